@@ -1,0 +1,183 @@
+//! The configuration: one YAML file, read once, wholly and loudly.
+//!
+//! Unknown keys are errors. `ROLLCALL__A__B` in the environment overrides the key `a.b`. `${NAME}` reads the environment,
+//! except below `tenants`: what stands there belongs to workers, which expand it themselves, so that a gateway never
+//! holds an upstream's credential.
+
+mod environment;
+mod read;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use url::Url;
+
+use crate::document::{Problem, Problems, from_yaml};
+use crate::ids::{BundleName, IssuerId, TenantId};
+use crate::limits;
+use crate::model::{Bundle, PlatformTool, Server, Settings};
+use crate::secret::Secret;
+
+pub use environment::{Environment, expand};
+
+/// Everything that one process was told.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub listen: SocketAddr,
+    /// Who we are in links and metadata documents; never made from a Host header.
+    pub public_url: Url,
+    pub allowed_hosts: Vec<String>,
+    pub allowed_origins: Vec<String>,
+    pub admin: Option<Admin>,
+    pub ops: Option<SocketAddr>,
+    pub store: Store,
+    pub keys: Keys,
+    pub worker: Option<WorkerAddress>,
+    pub limits: Limits,
+    /// Networks, beyond the public internet, that URLs written over the admin API may reach.
+    pub upstream_networks: Vec<IpNet>,
+    pub issuers: Vec<Issuer>,
+    pub tenants: BTreeMap<TenantId, FileTenant>,
+    pub telemetry: Telemetry,
+}
+
+#[derive(Debug, Clone)]
+pub struct Admin {
+    pub listen: SocketAddr,
+    pub keys: Vec<AdminKey>,
+}
+
+/// One operator key.
+#[derive(Debug, Clone)]
+pub struct AdminKey {
+    pub id: String,
+    pub secret: Secret,
+    pub tenants: TenantScope,
+    pub may_write: bool,
+}
+
+/// Tenants that a key or an issuer may speak for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TenantScope {
+    All,
+    Only(Vec<TenantId>),
+}
+
+impl TenantScope {
+    pub fn covers(&self, tenant: &TenantId) -> bool {
+        match self {
+            TenantScope::All => true,
+            TenantScope::Only(list) => list.contains(tenant),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Store {
+    Memory,
+    File(PathBuf),
+}
+
+/// Keys that seal handles and sign what gateways tell workers; two at a time, to rotate.
+#[derive(Debug, Clone, Default)]
+pub struct Keys {
+    pub sealing: Vec<NamedKey>,
+    pub wire: Vec<NamedKey>,
+}
+
+#[derive(Debug, Clone)]
+pub struct NamedKey {
+    pub id: String,
+    pub secret: Secret,
+}
+
+#[derive(Debug, Clone)]
+pub struct WorkerAddress {
+    pub listen: SocketAddr,
+    pub advertise: String,
+}
+
+/// Bounds that an operator may move.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub body_bytes: usize,
+    pub buffered_bytes: usize,
+    pub calls_in_flight: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes: limits::BODY_BYTES,
+            buffered_bytes: limits::BUFFERED_BYTES,
+            calls_in_flight: limits::CALLS_IN_FLIGHT,
+        }
+    }
+}
+
+/// Who may issue session tokens, and how they are read.
+#[derive(Debug, Clone)]
+pub struct Issuer {
+    pub issuer: IssuerId,
+    pub audience: String,
+    pub keys: KeySource,
+    pub tenant: TenantSource,
+    pub session_claim: String,
+    /// Whom this issuer may speak for.
+    pub tenants: TenantScope,
+}
+
+#[derive(Debug, Clone)]
+pub enum KeySource {
+    JwksUrl(Url),
+    JwksFile(PathBuf),
+    /// A shared secret: for development, on loopback only.
+    Hs256(Secret),
+}
+
+#[derive(Debug, Clone)]
+pub enum TenantSource {
+    Claim(String),
+    Fixed(TenantId),
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Telemetry {
+    /// OTLP over gRPC, for traces.
+    pub otlp_endpoint: Option<Url>,
+    /// Share of calls that are traced when the caller did not decide, from 0 to 1 in thousandths.
+    pub sample_permille: u64,
+}
+
+/// A tenant as the file has it. The file owns these objects: the admin API cannot write them.
+#[derive(Debug, Clone, Default)]
+pub struct FileTenant {
+    pub settings: Settings,
+    pub servers: Vec<Server>,
+    pub tools: Vec<PlatformTool>,
+    pub bundles: BTreeMap<BundleName, Bundle>,
+    /// Two objects of the file claim one name: the tenant is answered with this, the others run.
+    pub broken: Option<String>,
+}
+
+impl Config {
+    /// Reads a configuration file. On failure every problem is given.
+    pub fn read(text: &str, environment: &Environment) -> Result<Self, Vec<Problem>> {
+        let problems = Problems::new();
+        let config = from_yaml(text, &problems).and_then(|mut root| {
+            environment.override_keys(&mut root, &problems);
+            environment.expand_outside_tenants(&mut root, &problems);
+            read::config(&root, &problems)
+        });
+        let found = problems.into_list();
+        match config {
+            Some(config) if found.is_empty() => Ok(config),
+            _ => Err(found),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Every bound of the program, one constant each, with the attack or the accident that it stops.
+//!
+//! Sizes are bytes and times are milliseconds where the name says so.
+
+use std::time::Duration;
+
+/// Body of one agent or admin request. The TypeScript and Rust SDKs refuse beyond the same 4 MiB.
+pub const BODY_BYTES: usize = 4 << 20;
+/// All request bodies and results that the process holds at once. A flood of large bodies must not end it.
+pub const BUFFERED_BYTES: usize = 512 << 20;
+/// Calls that one process works on at once; above it, a refusal within milliseconds beats a slow death.
+pub const CALLS_IN_FLIGHT: usize = 1_000;
+/// Share of both budgets that one tenant may hold: a noisy tenant must leave room for the others.
+pub const TENANT_SHARE: usize = 4;
+/// Connections that the agent listener holds; each costs a descriptor and some kilobytes.
+pub const CONNECTIONS: usize = 10_000;
+/// Time for a client to send its request head, and then its body (slowloris).
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Request headers: count, and bytes of the whole head.
+pub const HEADERS: usize = 100;
+pub const HEAD_BYTES: usize = 64 << 10;
+/// HTTP/2 streams of one client connection.
+pub const H2_STREAMS: u32 = 256;
+
+/// A token larger than this is refused before anything looks into it.
+pub const TOKEN_BYTES: usize = 16 << 10;
+/// Verified tokens remembered, and how long at most: a signature costs as much as proxying a request.
+pub const TOKENS_CACHED: u64 = 200_000;
+pub const TOKEN_CACHED_FOR: Duration = Duration::from_secs(300);
+/// Clock skew that is forgiven in `exp` and `nbf`.
+pub const TOKEN_LEEWAY_S: u64 = 5;
+/// A token may live this long at the most, so that a tombstone can outlive every token.
+pub const TOKEN_LIFETIME_S: u64 = 31 * 24 * 3600;
+/// A deleted policy stays denied for longer than any token that could ask for it.
+pub const TOMBSTONE_LIFETIME_S: u64 = TOKEN_LIFETIME_S + 24 * 3600;
+/// Key sets: size, keys, time to fetch, and the shortest pause between two fetches for an unknown key id.
+pub const JWKS_BYTES: usize = 256 << 10;
+pub const JWKS_KEYS: usize = 64;
+pub const JWKS_TIMEOUT: Duration = Duration::from_secs(5);
+pub const JWKS_REFETCH_PAUSE: Duration = Duration::from_secs(10);
+/// Keys that an outage of the issuer may keep in use, and the age at which they are fetched again.
+pub const JWKS_KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
+pub const JWKS_MAX_AGE: Duration = Duration::from_secs(600);
+
+/// Characters of a visible name: what every model API accepts.
+pub const NAME_CHARS: usize = 64;
+/// Characters of a base alias before it is allotted.
+pub const ALIAS_CHARS: usize = 24;
+/// Names of one `resolve`.
+pub const RESOLVE_NAMES: usize = 100;
+/// Longest name that is compared for nearness; a longer one is only repeated, cut.
+pub const NEAREST_NAME_BYTES: usize = 128;
+/// Unknown names for which nearest ones are searched, and how many are offered for each.
+pub const NEAREST_FOR: usize = 3;
+pub const NEAREST_OFFERED: usize = 3;
+/// Names that a recovery text lists before it counts the rest.
+pub const RECOVERY_NAMES: usize = 60;
+
+/// Entries of one policy list or bundle, and stars of a glob (linear-time matching).
+pub const POLICY_ENTRIES: usize = 2_000;
+pub const GLOB_STARS: usize = 2;
+/// Bytes of one entry.
+pub const ENTRY_BYTES: usize = 512;
+/// Effective MCP tools above which the list is deferred, unless tenant or policy says otherwise.
+pub const DEFER_ABOVE: usize = 110;
+
+/// Servers and platform tools of one tenant.
+pub const SERVERS_PER_TENANT: usize = 1_000;
+pub const PLATFORM_TOOLS_PER_TENANT: usize = 5_000;
+/// Sessions whose view a node keeps at hand, and absent policies it remembers, per tenant.
+pub const SESSIONS_AT_HAND: u64 = 1_000_000;
+/// Tenants that a node keeps at hand, by weight in bytes.
+pub const TENANT_WEIGHT: u64 = 2 << 30;
+
+/// `tools/list` is one page up to here: most clients ignore cursors.
+pub const LIST_PAGE_BYTES: usize = 8 << 20;
+/// Rendered lists and spec fragments kept, by weight.
+pub const RENDERED_BYTES: u64 = 128 << 20;
+pub const SPEC_FRAGMENT_BYTES: u64 = 64 << 20;
+/// JSON depth that schema rewriting walks; deeper schemas are given unchanged.
+pub const SCHEMA_DEPTH: usize = 128;
+
+/// One upstream message: result, notification or SSE event. The public SDKs cap the same at 16 MiB.
+pub const UPSTREAM_MESSAGE_BYTES: usize = 16 << 20;
+/// One whole listing: pages, bytes, tools, and time.
+pub const LISTING_PAGES: usize = 200;
+pub const LISTING_BYTES: usize = 64 << 20;
+pub const LISTING_TOOLS: usize = 20_000;
+pub const LISTING_TIMEOUT: Duration = Duration::from_secs(60);
+/// A catalog older than this is listed again when it is used.
+pub const CATALOG_AGE: Duration = Duration::from_secs(300);
+/// A server that keeps announcing changes is listed again at most this often.
+pub const CATALOG_PAUSE: Duration = Duration::from_secs(1);
+/// Time to open a TCP connection upstream, and for a server to answer its first message (npm and PyPI servers need seconds).
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The probe for the modern era; a server that does not answer it is asked in the legacy way.
+pub const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A call, unless the server's settings say otherwise.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Slack that the gateway gives the worker to report a deadline itself.
+pub const DEADLINE_SLACK: Duration = Duration::from_millis(50);
+/// An upstream connection without calls is closed after this.
+pub const UPSTREAM_IDLE: Duration = Duration::from_secs(600);
+/// Upstream connections of one tenant in one worker.
+pub const UPSTREAMS_PER_TENANT: usize = 200;
+/// Calls in flight on one upstream, so that a hung one holds no more.
+pub const UPSTREAM_CALLS: usize = 256;
+/// Pauses after a failed start: the first, and the longest.
+pub const BACKOFF_FIRST: Duration = Duration::from_millis(500);
+pub const BACKOFF_LONGEST: Duration = Duration::from_secs(30);
+/// A stdio child between closing its input, SIGTERM and SIGKILL.
+pub const CHILD_GRACE: Duration = Duration::from_secs(2);
+/// A line of a child's standard error that reaches the log.
+pub const STDERR_LINE_BYTES: usize = 2_000;
+/// Messages waiting to be written to one stdio child.
+pub const STDIO_QUEUE: usize = 256;
+
+/// Interim messages of a call (progress, logging) that wait for a slow reader; beyond it the oldest news is worth nothing and is dropped.
+pub const INTERIM_QUEUE: usize = 64;
+/// A call that has no answer yet becomes a stream after this, and then carries a comment this often: idle connections are cut from 60 s on.
+pub const STREAM_AFTER: Duration = Duration::from_secs(5);
+pub const STREAM_COMMENT: Duration = Duration::from_secs(15);
+/// How long the first list of a tenant waits for servers that never listed anything.
+pub const FIRST_LISTING_WAIT: Duration = Duration::from_secs(5);
+
+/// Audit lines waiting to be written; beyond it they are dropped and counted, never awaited.
+pub const AUDIT_QUEUE: usize = 8_192;
+/// Change log entries of a partition that the embedded stores keep for readers that lag.
+pub const CHANGE_LOG: usize = 4_096;
+/// One stored document, and one configuration file.
+pub const DOCUMENT_BYTES: usize = 1 << 20;
+pub const CONFIG_BYTES: usize = 16 << 20;
+/// Nesting of a configuration file or an admin document.
+pub const DOCUMENT_DEPTH: usize = 64;

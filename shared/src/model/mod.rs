@@ -1,0 +1,18 @@
+//! What is stored: tenants, servers, platform tools, bundles, policies, catalogs.
+//!
+//! Each type is read from what people wrote (`read`, with the place of every problem) and is kept as JSON inside a
+//! versioned envelope (`store::encode`). Nothing here decides anything.
+
+pub mod catalog;
+pub mod entry;
+pub mod policy;
+pub mod server;
+pub mod tenant;
+pub mod tool;
+
+pub use catalog::{Catalog, CatalogPointer, EntryKind};
+pub use entry::{Entry, Glob, Target};
+pub use policy::{BridgeTools, Bound, Denial, Policy, SessionPolicy};
+pub use server::{Isolation, Server, ServerEra, Transport};
+pub use tenant::{Allotment, Bundle, Settings};
+pub use tool::{HttpCall, PlatformTool};

@@ -1,0 +1,73 @@
+//! Every task has a name and a parent that joins it.
+//!
+//! `Tasks` is cloned into whoever spawns. `drain` cancels, then waits: after it returned nothing of the program runs on.
+//! A panic ends its own task, is counted and logged, and never the process.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// The parent of a program's tasks.
+#[derive(Clone, Default)]
+pub struct Tasks {
+    tracker: TaskTracker,
+    stop: CancellationToken,
+    panics: Arc<AtomicU64>,
+}
+
+impl Tasks {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Runs `work` until it ends; at drain it is waited for, not aborted.
+    pub fn spawn<F>(&self, name: &'static str, work: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.tracker.spawn(guarded(name, self.panics.clone(), work));
+    }
+
+    /// Runs `work` until it ends or the program drains, whichever comes first.
+    pub fn spawn_until_stop<F>(&self, name: &'static str, work: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let stop = self.stop.clone();
+        self.tracker.spawn(guarded(name, self.panics.clone(), async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = work => {}
+            }
+        }));
+    }
+
+    /// Tasks that panicked so far.
+    pub fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
+    }
+
+    /// Cancelled once the program drains.
+    pub fn stopping(&self) -> &CancellationToken {
+        &self.stop
+    }
+
+    /// Tells every task to end and waits for them, at most `patience`. Says whether all of them did.
+    pub async fn drain(&self, patience: Duration) -> bool {
+        self.stop.cancel();
+        self.tracker.close();
+        tokio::time::timeout(patience, self.tracker.wait()).await.is_ok()
+    }
+}
+
+async fn guarded<F: Future<Output = ()>>(name: &'static str, panics: Arc<AtomicU64>, work: F) {
+    if std::panic::AssertUnwindSafe(work).catch_unwind().await.is_err() {
+        panics.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(task = name, "a task panicked; the others go on");
+    }
+}

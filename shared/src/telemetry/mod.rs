@@ -1,0 +1,70 @@
+//! Logs, metrics and traces.
+//!
+//! Labels come from closed lists and from configured names, never from what a caller sends: nobody can make series.
+//! Logs are JSON on standard error. Traces leave by OTLP only where an endpoint is configured.
+
+mod metrics;
+mod traces;
+
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _};
+
+pub use metrics::{Metrics, label};
+pub use traces::{Traces, set_parent, trace_of};
+
+/// Log lines of this target are audit records; they pass whatever the filter says.
+pub const AUDIT: &str = "rollcall::audit";
+
+/// What installing the subscriber can fail with.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    #[error("RUST_LOG: {0}")]
+    Filter(#[from] tracing_subscriber::filter::FromEnvError),
+    #[error("the OTLP exporter: {0}")]
+    Exporter(String),
+    #[error("a subscriber is installed already: {0}")]
+    Installed(#[from] tracing_subscriber::util::TryInitError),
+}
+
+/// Installs logs and, with `traces`, the span exporter, for the whole process.
+pub fn install(default_level: &str, traces: Option<&Traces>) -> Result<(), TelemetryError> {
+    let filter = if std::env::var_os("RUST_LOG").is_some() {
+        EnvFilter::try_from_default_env()?
+    } else {
+        EnvFilter::new(default_level)
+    };
+    // A trace-level log of hyper or h2 would print headers, and with them tokens: those crates stay at debug.
+    let safe = Targets::new()
+        .with_default(LevelFilter::TRACE)
+        .with_target("hyper", LevelFilter::DEBUG)
+        .with_target("hyper_util", LevelFilter::DEBUG)
+        .with_target("h2", LevelFilter::INFO)
+        .with_target("rustls", LevelFilter::DEBUG)
+        .with_target(AUDIT, LevelFilter::OFF);
+    let logs = tracing_subscriber::fmt::layer()
+        .json()
+        .flatten_event(true)
+        .with_current_span(false)
+        .with_span_list(false)
+        .with_writer(std::io::stderr)
+        .with_filter(filter)
+        .with_filter(safe);
+    let audit = tracing_subscriber::fmt::layer()
+        .json()
+        .flatten_event(true)
+        .with_current_span(false)
+        .with_span_list(false)
+        .with_writer(std::io::stderr)
+        .with_filter(Targets::new().with_target(AUDIT, LevelFilter::INFO));
+    let spans = traces.map(|traces| {
+        tracing_opentelemetry::layer()
+            .with_tracer(traces.tracer())
+            .with_location(false)
+            .with_threads(false)
+            .with_filter(Targets::new().with_target("rollcall", LevelFilter::INFO))
+    });
+    tracing_subscriber::registry().with(logs).with(audit).with(spans).try_init()?;
+    Ok(())
+}
