@@ -39,6 +39,13 @@ macro_rules! id {
             }
         }
 
+        /// For look-ups in maps; hash and order are those of the text.
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
         impl TryFrom<String> for $name {
             type Error = BadId;
             fn try_from(text: String) -> Result<Self, BadId> {

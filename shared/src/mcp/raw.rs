@@ -87,6 +87,11 @@ pub fn string(value: &RawValue) -> Option<String> {
     serde_json::from_str(value.get()).ok()
 }
 
+/// The string that a JSON text is, if it is one.
+pub fn string_of(json: &str) -> Option<String> {
+    serde_json::from_str(json).ok()
+}
+
 /// A text as a JSON string, quotes included.
 pub fn quote(text: &str) -> String {
     serde_json::to_string(text).unwrap_or_else(|_| "\"\"".to_owned())

@@ -120,6 +120,12 @@ impl Entry {
     pub fn as_str(&self) -> &str {
         &self.text
     }
+
+    /// The same entry for another kind, as `prompt:bundle:b` asks for.
+    #[must_use]
+    pub fn as_kind(&self, kind: EntryKind) -> Self {
+        Self { kind, ..self.clone() }
+    }
 }
 
 impl fmt::Display for Entry {

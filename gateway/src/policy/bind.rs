@@ -1,0 +1,65 @@
+//! What happens to a policy when it is written: denials are bound to what they match, entries that match nothing are named.
+
+use rollcall_shared::model::{Bound, Entry, EntryKind, Policy, Target};
+
+use super::compile::compile;
+use crate::registry::{Binding, Registry};
+
+/// Binds each name or glob of `deny` to the servers that it matches today, so that no rename slips past it.
+pub fn bind(registry: &Registry, policy: &mut Policy) {
+    for denial in &mut policy.deny {
+        let Target::Names(glob) = &denial.entry.target else { continue };
+        denial.bound = match glob.literal() {
+            Some(name) => registry
+                .roster
+                .find(name)
+                .and_then(|place| {
+                    let server = registry.server(place)?.id.clone();
+                    Some(Bound::Tool { server, real: registry.definition(place)?.real.to_string() })
+                })
+                .into_iter()
+                .collect(),
+            None => registry
+                .bindings()
+                .iter()
+                .filter_map(|binding| match binding {
+                    Binding::Server { server, alias, .. } => Some((server, alias)),
+                    Binding::Platform => None,
+                })
+                .filter(|(_, alias)| could_match(glob.prefix(), alias.as_str()))
+                .map(|(server, alias)| Bound::NamedAs {
+                    server: server.id.clone(),
+                    alias: alias.to_string(),
+                    budget: registry.settings().name_budget,
+                })
+                .collect(),
+        };
+    }
+}
+
+/// Whether a glob with this literal prefix can match a name under this alias.
+fn could_match(prefix: &str, alias: &str) -> bool {
+    let start = format!("{alias}{}", crate::registry::naming::SEPARATOR);
+    start.starts_with(prefix) || prefix.starts_with(&start)
+}
+
+/// Warnings: entries of a policy that match nothing today.
+pub fn unmatched(registry: &Registry, policy: &Policy) -> Vec<String> {
+    let entries = policy.allow.iter().flatten().chain(policy.deny.iter().map(|d| &d.entry));
+    entries
+        .filter(|entry| entry.kind == EntryKind::Tool && !matches_any(registry, entry))
+        .map(|entry| format!("`{entry}` matches nothing today"))
+        .collect()
+}
+
+fn matches_any(registry: &Registry, entry: &Entry) -> bool {
+    let alone = Policy { allow: Some(vec![entry.clone()]), ..Policy::default() };
+    let scopes = registry
+        .docs
+        .tools
+        .values()
+        .flat_map(|t| t.value.requires.clone())
+        .chain(registry.docs.servers.values().flat_map(|s| s.value.requires.clone()))
+        .collect();
+    compile(registry, &alone, &scopes).iter().any(|set| !set.is_clear())
+}

@@ -1,0 +1,163 @@
+//! A tenant's registry: its roster, and what binds each segment to the tenant. Built whole, immutable.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rollcall_shared::ids::{Alias, GroupName, ServerId, TenantId};
+use rollcall_shared::model::{Entry, Server, Settings};
+use rollcall_shared::tenants::TenantDocs;
+
+use super::roster::{Place, Roster};
+use super::segment::{Definition, Segment, Segments};
+
+/// What binds one segment to the tenant.
+#[derive(Debug, Clone)]
+pub enum Binding {
+    /// Platform tools: group, scopes and read-only marks are each tool's own.
+    Platform,
+    Server { server: Arc<Server>, alias: Alias, former: Vec<Alias> },
+}
+
+/// A configured server of which no catalog was ever had.
+#[derive(Debug, Clone)]
+pub struct Missing {
+    pub server: Arc<Server>,
+    pub alias: Alias,
+    pub former: Vec<Alias>,
+}
+
+/// A discovered tool that is hidden behind a configured or earlier one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shadowed {
+    pub name: String,
+    pub server: Option<ServerId>,
+}
+
+/// See the module.
+pub struct Registry {
+    pub tenant: TenantId,
+    pub roster: Arc<Roster>,
+    /// As many as the roster has segments, in the same order.
+    bindings: Vec<Binding>,
+    pub missing: Vec<Missing>,
+    pub shadowed: Vec<Shadowed>,
+    pub docs: Arc<TenantDocs>,
+}
+
+impl Registry {
+    /// `catalogs` are the segments of the servers that have one.
+    pub fn new(
+        tenant: TenantId,
+        docs: Arc<TenantDocs>,
+        catalogs: &BTreeMap<ServerId, Arc<Segment>>,
+        segments: &Segments,
+        share: impl FnOnce(Vec<Arc<Segment>>) -> Arc<Roster>,
+    ) -> Self {
+        let mut list = vec![segments.platform(docs.tools.values().map(|t| &*t.value))];
+        let mut bindings = vec![Binding::Platform];
+        let mut missing = Vec::new();
+        for (id, owned) in &docs.servers {
+            // A server without an allotted alias is being registered at this moment: it is not part of the registry yet.
+            let Some(allotted) = docs.allotment.servers.get(id) else { continue };
+            let (server, alias, former) = (owned.value.clone(), allotted.alias.clone(), allotted.former.clone());
+            match catalogs.get(id) {
+                Some(segment) => {
+                    list.push(segment.clone());
+                    bindings.push(Binding::Server { server, alias, former });
+                }
+                None => missing.push(Missing { server, alias, former }),
+            }
+        }
+        let roster = share(list);
+        let mut registry = Self { tenant, roster, bindings, missing, shadowed: Vec::new(), docs };
+        registry.shadowed = registry.find_shadowed();
+        registry
+    }
+
+    fn find_shadowed(&self) -> Vec<Shadowed> {
+        let mut out = Vec::new();
+        for (index, segment) in (0u32..).zip(self.roster.segments()) {
+            for (local, definition) in (0u32..).zip(segment.definitions()) {
+                let place = Place { segment: index, local };
+                if self.roster.is_shadowed(place) {
+                    let server = self.server(place).map(|s| s.id.clone());
+                    out.push(Shadowed { name: definition.visible.to_string(), server });
+                }
+            }
+        }
+        out
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.docs.settings
+    }
+
+    pub fn bindings(&self) -> &[Binding] {
+        &self.bindings
+    }
+
+    pub fn binding(&self, place: Place) -> Option<&Binding> {
+        self.bindings.get(place.segment as usize)
+    }
+
+    pub fn definition(&self, place: Place) -> Option<&Definition> {
+        self.roster.get(place)
+    }
+
+    /// The server that a definition belongs to; none for platform tools.
+    pub fn server(&self, place: Place) -> Option<&Arc<Server>> {
+        match self.binding(place)? {
+            Binding::Server { server, .. } => Some(server),
+            Binding::Platform => None,
+        }
+    }
+
+    /// Segment number of a server, by alias, id or configured name.
+    pub fn segment_of(&self, server: &str) -> Option<u32> {
+        let position = |fits: &dyn Fn(&Server, &Alias) -> bool| {
+            self.bindings.iter().position(|b| matches!(b, Binding::Server { server, alias, .. } if fits(server, alias)))
+        };
+        position(&|_, alias| alias.as_str() == server)
+            .or_else(|| position(&|s, _| s.id.as_str() == server))
+            .or_else(|| position(&|s, _| s.name.as_deref() == Some(server)))
+            .and_then(|n| u32::try_from(n).ok())
+    }
+
+    /// Whether a configured server goes by this alias, id or name, whether or not it has a catalog.
+    pub fn knows_server(&self, server: &str) -> bool {
+        let fits = |s: &Server, alias: &Alias| {
+            alias.as_str() == server || s.id.as_str() == server || s.name.as_deref() == Some(server)
+        };
+        self.segment_of(server).is_some() || self.missing.iter().any(|m| fits(&m.server, &m.alias))
+    }
+
+    pub fn group_of(&self, place: Place) -> Option<&GroupName> {
+        match self.binding(place)? {
+            Binding::Server { server, .. } => server.group.as_ref(),
+            Binding::Platform => {
+                let name = &self.definition(place)?.visible;
+                self.docs.tools.get(&**name)?.value.group.as_ref()
+            }
+        }
+    }
+
+    /// The name that a former name leads to now: same server, same tool.
+    pub fn successor(&self, name: &str) -> Option<Place> {
+        for (index, binding) in (0u32..).zip(&self.bindings) {
+            let Binding::Server { alias, former, .. } = binding else { continue };
+            for old in former {
+                if let Some(tool) = name.strip_prefix(old.as_str()).and_then(|t| t.strip_prefix(super::naming::SEPARATOR))
+                {
+                    let now = format!("{alias}{}{tool}", super::naming::SEPARATOR);
+                    return self.roster.find(&now).filter(|place| place.segment == index);
+                }
+            }
+        }
+        None
+    }
+
+    /// Entries that are revoked for every session of the tenant.
+    pub fn revoked_entries(&self) -> impl Iterator<Item = &Entry> {
+        self.docs.revoked_entries.values()
+    }
+}

@@ -1,0 +1,10 @@
+//! The canonical registry: names, segments, and what a tenant has of them.
+
+pub mod build;
+pub mod naming;
+pub mod roster;
+pub mod segment;
+
+pub use build::{Binding, Missing, Registry, Shadowed};
+pub use roster::{Place, Roster};
+pub use segment::{Definition, Segment, Segments};

@@ -1,0 +1,309 @@
+//! A segment: one kind of one server's catalog under one alias, addressed by content and shared by all tenants.
+//!
+//! Definitions stay the bytes that the server sent; only where the value of `name` lies is remembered, so that a list
+//! can put the visible name there. Per-tenant facts (server id, scopes, groups, trust) are the registry's bindings.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use dashmap::DashMap;
+use rollcall_shared::digest::Digest;
+use rollcall_shared::ids::{Alias, ServerId};
+use rollcall_shared::mcp::raw;
+use rollcall_shared::model::{Catalog, EntryKind, PlatformTool};
+use serde_json::value::RawValue;
+
+use super::naming::{HashDigits, visible};
+
+/// The version of naming and layout; part of every segment's address.
+const ALGORITHM: &[u8] = b"segment/1";
+
+/// One tool (or prompt, resource, template) as listed.
+#[derive(Debug)]
+pub struct Definition {
+    pub visible: Box<str>,
+    pub real: Box<str>,
+    /// The JSON object as the server sent it.
+    raw: Bytes,
+    /// Where the value of `name` lies in it, quotes included.
+    name_value: Range<usize>,
+    pub digest: Digest,
+    /// `annotations.readOnlyHint`; whether it counts is the registry's business.
+    pub read_only_hint: bool,
+}
+
+impl Definition {
+    /// The definition untouched, with its real name.
+    pub fn raw(&self) -> &Bytes {
+        &self.raw
+    }
+
+    /// Appends the definition with the visible name in place of the real one; every other byte is as sent.
+    pub fn write_visible(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.raw.get(..self.name_value.start).unwrap_or_default());
+        out.push(b'"');
+        out.extend_from_slice(self.visible.as_bytes());
+        out.push(b'"');
+        out.extend_from_slice(self.raw.get(self.name_value.end..).unwrap_or_default());
+    }
+
+    /// The raw value of a member, such as `inputSchema`.
+    pub fn member(&self, key: &str) -> Option<&str> {
+        let text = std::str::from_utf8(&self.raw).ok()?;
+        raw::members(text).ok()?.into_iter().find(|(k, _)| k == key).map(|(_, value)| value.get())
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Segment {
+    pub digest: Digest,
+    pub kind: EntryKind,
+    /// `None` for the segment of platform tools.
+    pub alias: Option<Alias>,
+    /// Sorted by visible name.
+    definitions: Box<[Definition]>,
+    /// Local ids in the order that the server sent.
+    sent: Box<[u32]>,
+    /// Local ids sorted by real name.
+    by_real: Box<[u32]>,
+    /// Elements that were no definition, or repeated a real name.
+    pub dropped: usize,
+}
+
+impl Segment {
+    pub fn definitions(&self) -> &[Definition] {
+        &self.definitions
+    }
+
+    pub fn get(&self, local: u32) -> Option<&Definition> {
+        self.definitions.get(local as usize)
+    }
+
+    pub fn sent_order(&self) -> &[u32] {
+        &self.sent
+    }
+
+    /// Local ids of the names that begin with `prefix`.
+    pub fn with_prefix(&self, prefix: &str) -> Range<usize> {
+        let start = self.definitions.partition_point(|d| *d.visible < *prefix);
+        let rest = self.definitions.get(start..).unwrap_or_default();
+        start..start + rest.partition_point(|d| d.visible.starts_with(prefix))
+    }
+
+    /// The local id of a real name.
+    pub fn by_real(&self, real: &str) -> Option<u32> {
+        let name = |local: &u32| self.get(*local).map(|d| &*d.real);
+        let at = self.by_real.binary_search_by(|local| name(local).cmp(&Some(real))).ok()?;
+        self.by_real.get(at).copied()
+    }
+}
+
+/// A definition before its visible name is known.
+struct Parsed {
+    real: String,
+    raw: Bytes,
+    name_value: Range<usize>,
+    read_only_hint: bool,
+}
+
+fn parse(element: &RawValue) -> Option<Parsed> {
+    let text = element.get();
+    let members = raw::members(text).ok()?;
+    let (_, name) = members.iter().find(|(key, _)| key == "name")?;
+    let real = raw::string(name).filter(|real| !real.is_empty())?;
+    let name_value = raw::range_in(text, name.get())?;
+    let read_only_hint = members
+        .iter()
+        .find(|(key, _)| key == "annotations")
+        .and_then(|(_, value)| raw::members(value.get()).ok())
+        .is_some_and(|inner| inner.iter().any(|(key, value)| key == "readOnlyHint" && value.get() == "true"));
+    Some(Parsed { real, raw: Bytes::copy_from_slice(text.as_bytes()), name_value, read_only_hint })
+}
+
+/// All segments that are in use, each once.
+#[derive(Default)]
+pub struct Segments {
+    by_digest: DashMap<Digest, Weak<Segment>>,
+}
+
+impl Segments {
+    /// The tools of a server's catalog. `catalog_digest` addresses the catalog's content.
+    pub fn tools(
+        &self,
+        alias: &Alias,
+        budget: usize,
+        server: &ServerId,
+        catalog: &Catalog,
+        catalog_digest: &Digest,
+    ) -> Arc<Segment> {
+        let (parsed, dropped) = parse_all(&catalog.tools);
+        let names = name_all(alias, budget, server, &parsed);
+        // A cut name depends on the server's id, and only then is the id part of the address.
+        let salt = if names.iter().any(|n| n.cut) { server.as_str() } else { "" };
+        let digest = Digest::of_parts([
+            ALGORITHM,
+            b"tool",
+            alias.as_str().as_bytes(),
+            &budget.to_be_bytes(),
+            catalog_digest.as_bytes(),
+            salt.as_bytes(),
+        ]);
+        self.intern(digest, || {
+            let definitions = parsed.into_iter().zip(names).map(|(p, n)| (p, n.name)).collect();
+            assemble(digest, Some(alias.clone()), definitions, dropped)
+        })
+    }
+
+    /// The platform tools of a tenant.
+    pub fn platform<'a>(&self, tools: impl Iterator<Item = &'a PlatformTool>) -> Arc<Segment> {
+        let listed: Vec<(String, String)> = tools.map(|t| (t.name.to_string(), t.listed())).collect();
+        let digest = Digest::of_parts(
+            [ALGORITHM, b"platform"].into_iter().chain(listed.iter().map(|(_, json)| json.as_bytes())),
+        );
+        self.intern(digest, || {
+            let definitions = listed
+                .iter()
+                .filter_map(|(name, json)| {
+                    let element: &RawValue = serde_json::from_str(json).ok()?;
+                    Some((parse(element)?, name.clone()))
+                })
+                .collect();
+            assemble(digest, None, definitions, 0)
+        })
+    }
+
+    fn intern(&self, digest: Digest, build: impl FnOnce() -> Segment) -> Arc<Segment> {
+        if let Some(segment) = self.by_digest.get(&digest).and_then(|weak| weak.upgrade()) {
+            return segment;
+        }
+        let segment = Arc::new(build());
+        // Building twice at once is harmless; the later one is kept for others.
+        self.by_digest.insert(digest, Arc::downgrade(&segment));
+        if self.by_digest.len() > 4 * self.live() + 64 {
+            self.by_digest.retain(|_, weak| weak.strong_count() > 0);
+        }
+        segment
+    }
+
+    /// Segments in use now.
+    pub fn live(&self) -> usize {
+        self.by_digest.iter().filter(|entry| entry.value().strong_count() > 0).count()
+    }
+}
+
+/// The same real name twice keeps the first; an element without a name is no definition.
+fn parse_all(elements: &[Box<RawValue>]) -> (Vec<Parsed>, usize) {
+    let mut seen = BTreeSet::new();
+    let parsed: Vec<Parsed> =
+        elements.iter().filter_map(|e| parse(e)).filter(|p| seen.insert(p.real.clone())).collect();
+    let dropped = elements.len() - parsed.len();
+    (parsed, dropped)
+}
+
+/// Names for all. Where two meet, those that carry a hash get a longer one.
+fn name_all(alias: &Alias, budget: usize, server: &ServerId, parsed: &[Parsed]) -> Vec<super::naming::Visible> {
+    let mut names: Vec<_> =
+        parsed.iter().map(|p| visible(alias, &p.real, budget, server, HashDigits::SHORT)).collect();
+    for digits in [HashDigits::LONG, HashDigits::LONGEST] {
+        let mut count: BTreeMap<String, usize> = BTreeMap::new();
+        for name in &names {
+            *count.entry(name.name.clone()).or_default() += 1;
+        }
+        for (name, p) in names.iter_mut().zip(parsed) {
+            if count.get(&name.name).is_some_and(|n| *n > 1) && (name.changed || name.cut) {
+                *name = visible(alias, &p.real, budget, server, digits);
+            }
+        }
+    }
+    names
+}
+
+fn assemble(digest: Digest, alias: Option<Alias>, named: Vec<(Parsed, String)>, dropped: usize) -> Segment {
+    let mut order: Vec<(usize, Definition)> = named
+        .into_iter()
+        .enumerate()
+        .map(|(position, (parsed, name))| {
+            let definition = Definition {
+                visible: name.into(),
+                real: parsed.real.into(),
+                digest: Digest::of(&parsed.raw),
+                raw: parsed.raw,
+                name_value: parsed.name_value,
+                read_only_hint: parsed.read_only_hint,
+            };
+            (position, definition)
+        })
+        .collect();
+    order.sort_by(|a, b| a.1.visible.cmp(&b.1.visible));
+    let mut sent: Vec<(usize, u32)> =
+        order.iter().zip(0u32..).map(|((position, _), local)| (*position, local)).collect();
+    sent.sort_unstable();
+    let mut by_real: Vec<(&str, u32)> = order.iter().zip(0u32..).map(|((_, d), local)| (&*d.real, local)).collect();
+    by_real.sort_unstable();
+    let by_real = by_real.into_iter().map(|(_, local)| local).collect();
+    Segment {
+        digest,
+        kind: EntryKind::Tool,
+        alias,
+        definitions: order.into_iter().map(|(_, d)| d).collect(),
+        sent: sent.into_iter().map(|(_, local)| local).collect(),
+        by_real,
+        dropped,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn catalog(tools: &[&str]) -> Catalog {
+        let tools = tools.iter().filter_map(|t| RawValue::from_string((*t).to_owned()).ok()).collect();
+        Catalog { tools, ..Catalog::default() }
+    }
+
+    fn build(segments: &Segments, server: &str, tools: &[&str]) -> Arc<Segment> {
+        let alias = Alias::parse("x").expect("an alias");
+        let catalog = catalog(tools);
+        let digest = catalog.pack().expect("packed").0;
+        segments.tools(&alias, 64, &ServerId::parse(server).expect("an id"), &catalog, &digest)
+    }
+
+    #[test]
+    fn every_other_byte_is_as_sent() {
+        let sent = r#"{ "title":"n\u00e4me","name" : "b.c", "inputSchema":{"type":"object","n":9007199254740993},"z":1}"#;
+        let segment = build(&Segments::default(), "s", &[sent, r#"{"name":"a"}"#, r#"{"noname":1}"#, r#"{"name":"a","x":2}"#]);
+        assert_eq!(segment.dropped, 2);
+        assert_eq!(segment.sent_order(), [1, 0]);
+        let definition = segment.get(1).expect("the changed one");
+        let mut out = Vec::new();
+        definition.write_visible(&mut out);
+        let expected = sent.replace("\"b.c\"", &format!("\"{}\"", definition.visible));
+        assert_eq!(String::from_utf8(out).expect("text"), expected);
+        assert_eq!(definition.member("inputSchema"), Some(r#"{"type":"object","n":9007199254740993}"#));
+    }
+
+    #[test]
+    fn equal_content_is_one_segment_across_servers_unless_a_name_was_cut() {
+        let segments = Segments::default();
+        let (a, b) = (build(&segments, "s1", &[r#"{"name":"t"}"#]), build(&segments, "s2", &[r#"{"name":"t"}"#]));
+        assert!(Arc::ptr_eq(&a, &b));
+        let long = format!(r#"{{"name":"{}"}}"#, "t".repeat(80));
+        let (a, b) = (build(&segments, "s1", &[&long]), build(&segments, "s2", &[&long]));
+        assert_ne!(a.digest, b.digest);
+        assert_ne!(a.definitions()[0].visible, b.definitions()[0].visible);
+        assert_eq!(segments.live(), 3);
+    }
+
+    #[test]
+    fn names_that_meet_get_longer_hashes_and_all_stay_distinct() {
+        let changed = visible(&Alias::parse("x").expect("an alias"), "a.b", 64, &ServerId::parse("s").expect("an id"), HashDigits::SHORT);
+        let bare = changed.name.strip_prefix("x__").expect("a prefix");
+        let segment = build(&Segments::default(), "s", &[r#"{"name":"a.b"}"#, &format!(r#"{{"name":"{bare}"}}"#)]);
+        let names: BTreeSet<&str> = segment.definitions().iter().map(|d| &*d.visible).collect();
+        assert_eq!(names.len(), 2);
+        assert!(names.contains(changed.name.as_str()), "the unchanged name keeps its form");
+    }
+}

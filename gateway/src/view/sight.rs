@@ -1,0 +1,154 @@
+//! One immutable view, shared by every session and tenant with the same digest; and a session's sight of it.
+//!
+//! The digest holds no server id: tenants with the same catalogs and the same policy share one view and all that is
+//! rendered from it. Availability and URLs are no part of it: a flapping server must not change lists or prompt caches.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+
+use dashmap::DashMap;
+use fixedbitset::FixedBitSet;
+use rollcall_shared::digest::Digest;
+use rollcall_shared::limits;
+use rollcall_shared::model::{BridgeTools, Policy};
+
+use crate::policy::{Allowed, compile};
+use crate::registry::{Place, Registry, Roster};
+
+/// What a view tells of itself: part of its digest, since it changes what is rendered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disclosure {
+    /// A denied name is answered exactly like an unknown one.
+    pub hide_denied: bool,
+    pub bridge: BridgeTools,
+    /// Bridge tools that the policy denies by exact name.
+    pub bridge_denied: BTreeSet<String>,
+    pub defer_above: usize,
+    pub pinned: Vec<String>,
+}
+
+/// See the module.
+pub struct View {
+    pub digest: Digest,
+    pub roster: Arc<Roster>,
+    allowed: Allowed,
+    /// Tools in the view, bridge tools apart.
+    pub count: usize,
+    pub disclosure: Disclosure,
+}
+
+impl View {
+    fn new(roster: Arc<Roster>, allowed: Allowed, disclosure: Disclosure) -> Self {
+        let digest = digest(&roster, &allowed, &disclosure);
+        let count = allowed.iter().map(|set| set.count_ones(..)).sum();
+        Self { digest, roster, allowed, count, disclosure }
+    }
+
+    /// A place is only ever made by this view's roster.
+    pub fn allows(&self, place: Place) -> bool {
+        self.allowed.get(place.segment as usize).is_some_and(|set| set.contains(place.local as usize))
+    }
+
+    /// The tools of the view in the byte order of their visible names.
+    pub fn tools(&self) -> impl Iterator<Item = Place> {
+        self.roster.in_order().filter(|place| self.allows(*place))
+    }
+
+    /// The bridge tools that this view offers, in the byte order of their names.
+    ///
+    /// They stand outside allow lists; a view without tools offers none, since they could reach nothing.
+    pub fn bridge_tools(&self) -> impl Iterator<Item = &'static str> {
+        const SERVED: [&str; 1] = ["get_api_spec"];
+        SERVED.into_iter().filter(|name| {
+            let offered = match &self.disclosure.bridge {
+                BridgeTools::Auto => true,
+                BridgeTools::None => false,
+                BridgeTools::Names(names) => names.iter().any(|n| n == name),
+            };
+            offered && self.count > 0 && !self.disclosure.bridge_denied.contains(*name)
+        })
+    }
+
+    /// 16 hex digits that name the view to people, clients and caches.
+    pub fn tag(&self) -> String {
+        self.digest.hex(16)
+    }
+}
+
+fn digest(roster: &Roster, allowed: &[FixedBitSet], disclosure: &Disclosure) -> Digest {
+    let mut parts: Vec<Vec<u8>> = vec![b"view/1".to_vec(), roster.digest.as_bytes().to_vec()];
+    for set in allowed {
+        parts.push(set.as_slice().iter().flat_map(|block| (*block as u64).to_le_bytes()).collect());
+    }
+    // Debug of plain enums and sorted sets is a canonical form here; the tag above changes with it.
+    parts.push(format!("{disclosure:?}").into_bytes());
+    Digest::of_parts(parts.iter().map(Vec::as_slice))
+}
+
+/// What one session sees: a view, over its own tenant's registry.
+pub struct Sight {
+    pub registry: Arc<Registry>,
+    pub view: Arc<View>,
+    /// The rules that the view was compiled from; needed only to explain.
+    pub policy: Arc<Policy>,
+}
+
+/// All views that are in use, each once.
+#[derive(Default)]
+pub struct Views {
+    views: DashMap<Digest, Weak<View>>,
+    rosters: DashMap<Digest, Weak<Roster>>,
+}
+
+impl Views {
+    /// Compiles a policy over a registry, or finds the view that this yields.
+    pub fn sight(&self, registry: Arc<Registry>, policy: Arc<Policy>, scopes: &BTreeSet<String>) -> Sight {
+        let allowed = compile(&registry, &policy, scopes);
+        let settings = registry.settings();
+        let denied = policy.deny.iter().map(|d| d.entry.as_str());
+        let disclosure = Disclosure {
+            hide_denied: settings.hide_denied,
+            bridge: policy.bridge_tools.clone(),
+            bridge_denied: denied
+                .filter(|name| crate::registry::naming::BRIDGE_TOOLS.contains(name))
+                .map(str::to_owned)
+                .collect(),
+            defer_above: policy.defer_above.or(settings.defer_above).unwrap_or(limits::DEFER_ABOVE),
+            pinned: policy.pinned.clone(),
+        };
+        let fresh = View::new(registry.roster.clone(), allowed, disclosure);
+        let view = intern(&self.views, fresh.digest, fresh);
+        Sight { registry, view, policy }
+    }
+
+    /// The roster of these segments, shared with whoever has the same ones.
+    pub fn roster(&self, segments: Vec<Arc<crate::registry::Segment>>) -> Arc<Roster> {
+        let digest = Digest::of_parts(segments.iter().map(|s| &s.digest.as_bytes()[..]));
+        if let Some(roster) = self.rosters.get(&digest).and_then(|weak| weak.upgrade()) {
+            return roster;
+        }
+        let fresh = Roster::new(segments);
+        intern(&self.rosters, digest, fresh)
+    }
+
+    /// Views and rosters in use now.
+    pub fn live(&self) -> (usize, usize) {
+        let views = self.views.iter().filter(|e| e.value().strong_count() > 0).count();
+        (views, self.rosters.iter().filter(|e| e.value().strong_count() > 0).count())
+    }
+}
+
+fn intern<T>(map: &DashMap<Digest, Weak<T>>, digest: Digest, fresh: T) -> Arc<T> {
+    let mut slot = map.entry(digest).or_default();
+    if let Some(shared) = slot.upgrade() {
+        return shared;
+    }
+    let shared = Arc::new(fresh);
+    *slot = Arc::downgrade(&shared);
+    drop(slot);
+    // Dead entries are swept when the map has grown large, which keeps the cost of an insertion constant on average.
+    if map.len().is_power_of_two() && map.len() >= 1024 {
+        map.retain(|_, weak| weak.strong_count() > 0);
+    }
+    shared
+}
