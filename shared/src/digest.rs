@@ -63,11 +63,7 @@ impl fmt::Debug for Digest {
 /// Lower-case hex of any bytes.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
-    bytes
-        .iter()
-        .flat_map(|b| [b >> 4, b & 15])
-        .map(|n| DIGITS.get(usize::from(n)).copied().unwrap_or('0'))
-        .collect()
+    bytes.iter().flat_map(|b| [b >> 4, b & 15]).map(|n| DIGITS.get(usize::from(n)).copied().unwrap_or('0')).collect()
 }
 
 /// 16 bytes from the operating system's generator.

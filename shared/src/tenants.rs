@@ -94,7 +94,11 @@ pub struct Tenants {
 }
 
 impl Tenants {
-    pub fn new(documents: Arc<dyn Documents>, file: BTreeMap<TenantId, FileTenant>, metrics: Arc<Metrics>) -> Arc<Self> {
+    pub fn new(
+        documents: Arc<dyn Documents>,
+        file: BTreeMap<TenantId, FileTenant>,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
         let at_hand = moka::future::Cache::builder()
             .max_capacity(limits::TENANT_WEIGHT)
             .weigher(|_, tenant: &Arc<Tenant>| {
@@ -329,8 +333,12 @@ impl Tenants {
             }
             Ok(Changes::Gap) => {
                 // Whatever is at hand of this partition may be old: let it be loaded anew.
-                let old: Vec<TenantId> =
-                    self.at_hand.iter().map(|(id, _)| id.as_ref().clone()).filter(|id| partition(id) == index).collect();
+                let old: Vec<TenantId> = self
+                    .at_hand
+                    .iter()
+                    .map(|(id, _)| id.as_ref().clone())
+                    .filter(|id| partition(id) == index)
+                    .collect();
                 for id in old {
                     self.at_hand.invalidate(&id).await;
                 }
@@ -351,7 +359,12 @@ impl Tenants {
             let document = self.documents.get(key).await?;
             let mut docs = TenantDocs::clone(&tenant.docs.load());
             self.apply(&mut docs, key, document.as_ref().map(|d| &d.body[..]));
+            let gone = docs.settings_owner.is_none();
             tenant.docs.store(Arc::new(docs));
+            if gone {
+                // A tenant without settings is none; whoever holds it finds that out by its generation.
+                self.at_hand.invalidate(&key.tenant).await;
+            }
         }
         tenant.raise();
         Ok(())

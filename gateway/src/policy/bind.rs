@@ -3,7 +3,7 @@
 use rollcall_shared::model::{Bound, Entry, EntryKind, Policy, Target};
 
 use super::compile::compile;
-use crate::registry::{Binding, Registry};
+use crate::registry::{Binding, Missing, Registry};
 
 /// Binds each name or glob of `deny` to the servers that it matches today, so that no rename slips past it.
 pub fn bind(registry: &Registry, policy: &mut Policy) {
@@ -34,6 +34,28 @@ pub fn bind(registry: &Registry, policy: &mut Policy) {
                 })
                 .collect(),
         };
+    }
+}
+
+/// Whether a policy could allow anything of a server that never listed anything.
+pub fn could_reach(registry: &Registry, policy: &Policy, missing: &Missing) -> bool {
+    let fits = |entry: &Entry| entry_could_reach(registry, entry, missing);
+    let whole = |entry: &Entry| matches!(&entry.target, Target::Server(id, None) if *id == missing.server.id);
+    policy.allow.as_ref().is_none_or(|list| list.iter().any(fits)) && !policy.deny.iter().any(|d| whole(&d.entry))
+}
+
+fn entry_could_reach(registry: &Registry, entry: &Entry, missing: &Missing) -> bool {
+    if entry.kind != EntryKind::Tool {
+        return false;
+    }
+    match &entry.target {
+        Target::Names(glob) => could_match(glob.prefix(), missing.alias.as_str()),
+        Target::Server(id, _) => *id == missing.server.id,
+        Target::Group(group) => missing.server.group.as_ref() == Some(group),
+        Target::Bundle(bundle) => registry.docs.bundles.get(bundle).is_some_and(|b| {
+            let entries = b.value.entries.iter();
+            entries.filter(|e| !matches!(e.target, Target::Bundle(_))).any(|e| entry_could_reach(registry, e, missing))
+        }),
     }
 }
 

@@ -185,7 +185,8 @@ impl<'a> Sets<'a> {
             let Some(segment) = self.registry.roster.segments().get(index as usize) else { continue };
             let server_passes = match binding {
                 Binding::Server { server, .. } => {
-                    server.requires.iter().all(|scope| scopes.contains(scope)) && (!read_only || server.trust_annotations)
+                    server.requires.iter().all(|scope| scopes.contains(scope))
+                        && (!read_only || server.trust_annotations)
                 }
                 Binding::Platform => true,
             };

@@ -2,6 +2,7 @@
 
 pub mod bind;
 pub mod compile;
+pub mod explain;
 
-pub use bind::{bind, unmatched};
+pub use bind::{bind, could_reach, unmatched};
 pub use compile::{Allowed, compile, reaches};

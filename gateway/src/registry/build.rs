@@ -15,7 +15,11 @@ use super::segment::{Definition, Segment, Segments};
 pub enum Binding {
     /// Platform tools: group, scopes and read-only marks are each tool's own.
     Platform,
-    Server { server: Arc<Server>, alias: Alias, former: Vec<Alias> },
+    Server {
+        server: Arc<Server>,
+        alias: Alias,
+        former: Vec<Alias>,
+    },
 }
 
 /// A configured server of which no catalog was ever had.
@@ -146,7 +150,8 @@ impl Registry {
         for (index, binding) in (0u32..).zip(&self.bindings) {
             let Binding::Server { alias, former, .. } = binding else { continue };
             for old in former {
-                if let Some(tool) = name.strip_prefix(old.as_str()).and_then(|t| t.strip_prefix(super::naming::SEPARATOR))
+                if let Some(tool) =
+                    name.strip_prefix(old.as_str()).and_then(|t| t.strip_prefix(super::naming::SEPARATOR))
                 {
                     let now = format!("{alias}{}{tool}", super::naming::SEPARATOR);
                     return self.roster.find(&now).filter(|place| place.segment == index);

@@ -1,6 +1,7 @@
 //! The canonical registry: names, segments, and what a tenant has of them.
 
 pub mod build;
+pub mod enrol;
 pub mod naming;
 pub mod roster;
 pub mod segment;

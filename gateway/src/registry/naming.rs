@@ -57,9 +57,7 @@ fn drop_owner(name: &str) -> &str {
 
 /// Eight or more hex digits, not all of them decimal.
 fn is_connection_id(text: &str) -> bool {
-    text.len() >= 8
-        && text.bytes().all(|b| b.is_ascii_hexdigit())
-        && !text.bytes().all(|b| b.is_ascii_digit())
+    text.len() >= 8 && text.bytes().all(|b| b.is_ascii_hexdigit()) && !text.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// A server that asks for an alias.

@@ -143,18 +143,16 @@ impl Segments {
         let names = name_all(alias, budget, server, &parsed);
         // A cut name depends on the server's id, and only then is the id part of the address.
         let salt = if names.iter().any(|n| n.cut) { server.as_str() } else { "" };
-        let digest = Digest::of_parts([
-            ALGORITHM,
-            b"tool",
-            alias.as_str().as_bytes(),
-            &budget.to_be_bytes(),
-            catalog_digest.as_bytes(),
-            salt.as_bytes(),
-        ]);
+        let digest = address(alias, budget, catalog_digest, salt);
         self.intern(digest, || {
             let definitions = parsed.into_iter().zip(names).map(|(p, n)| (p, n.name)).collect();
             assemble(digest, Some(alias.clone()), definitions, dropped)
         })
+    }
+
+    /// The segment of a catalog, if somebody has it already and no name in it depends on the server.
+    pub fn find_tools(&self, alias: &Alias, budget: usize, catalog_digest: &Digest) -> Option<Arc<Segment>> {
+        self.by_digest.get(&address(alias, budget, catalog_digest, ""))?.upgrade()
     }
 
     /// The platform tools of a tenant.
@@ -194,6 +192,11 @@ impl Segments {
     }
 }
 
+fn address(alias: &Alias, budget: usize, catalog: &Digest, salt: &str) -> Digest {
+    let (alias, budget) = (alias.as_str().as_bytes(), budget.to_be_bytes());
+    Digest::of_parts([ALGORITHM, b"tool", alias, &budget, catalog.as_bytes(), salt.as_bytes()])
+}
+
 /// The same real name twice keeps the first; an element without a name is no definition.
 fn parse_all(elements: &[Box<RawValue>]) -> (Vec<Parsed>, usize) {
     let mut seen = BTreeSet::new();
@@ -205,8 +208,7 @@ fn parse_all(elements: &[Box<RawValue>]) -> (Vec<Parsed>, usize) {
 
 /// Names for all. Where two meet, those that carry a hash get a longer one.
 fn name_all(alias: &Alias, budget: usize, server: &ServerId, parsed: &[Parsed]) -> Vec<super::naming::Visible> {
-    let mut names: Vec<_> =
-        parsed.iter().map(|p| visible(alias, &p.real, budget, server, HashDigits::SHORT)).collect();
+    let mut names: Vec<_> = parsed.iter().map(|p| visible(alias, &p.real, budget, server, HashDigits::SHORT)).collect();
     for digits in [HashDigits::LONG, HashDigits::LONGEST] {
         let mut count: BTreeMap<String, usize> = BTreeMap::new();
         for name in &names {
@@ -273,8 +275,10 @@ mod tests {
 
     #[test]
     fn every_other_byte_is_as_sent() {
-        let sent = r#"{ "title":"n\u00e4me","name" : "b.c", "inputSchema":{"type":"object","n":9007199254740993},"z":1}"#;
-        let segment = build(&Segments::default(), "s", &[sent, r#"{"name":"a"}"#, r#"{"noname":1}"#, r#"{"name":"a","x":2}"#]);
+        let sent =
+            r#"{ "title":"n\u00e4me","name" : "b.c", "inputSchema":{"type":"object","n":9007199254740993},"z":1}"#;
+        let segment =
+            build(&Segments::default(), "s", &[sent, r#"{"name":"a"}"#, r#"{"noname":1}"#, r#"{"name":"a","x":2}"#]);
         assert_eq!(segment.dropped, 2);
         assert_eq!(segment.sent_order(), [1, 0]);
         let definition = segment.get(1).expect("the changed one");
@@ -299,7 +303,13 @@ mod tests {
 
     #[test]
     fn names_that_meet_get_longer_hashes_and_all_stay_distinct() {
-        let changed = visible(&Alias::parse("x").expect("an alias"), "a.b", 64, &ServerId::parse("s").expect("an id"), HashDigits::SHORT);
+        let changed = visible(
+            &Alias::parse("x").expect("an alias"),
+            "a.b",
+            64,
+            &ServerId::parse("s").expect("an id"),
+            HashDigits::SHORT,
+        );
         let bare = changed.name.strip_prefix("x__").expect("a prefix");
         let segment = build(&Segments::default(), "s", &[r#"{"name":"a.b"}"#, &format!(r#"{{"name":"{bare}"}}"#)]);
         let names: BTreeSet<&str> = segment.definitions().iter().map(|d| &*d.visible).collect();

@@ -1,6 +1,7 @@
 //! Recovery text: what an agent can do instead. It names only what the caller's own view holds.
 
 use rollcall_shared::limits;
+use rollcall_shared::wire::Failure;
 
 use crate::registry::naming::SEPARATOR;
 use crate::view::{Refused, Sight};
@@ -88,6 +89,36 @@ pub fn text(sight: &Sight, refused: &Refused) -> String {
         out.push_str(&roster(sight, refused));
     }
     out.trim_end().to_owned()
+}
+
+/// The text of a call that has no answer. It says whether the tool may have run, and that other names will not help.
+pub fn failure_text(visible: &str, alias: &str, failure: &Failure) -> String {
+    let ran = if failure.may_have_run { "The call may have run." } else { "The call did not run." };
+    let retry = failure.retry_after_s.map_or_else(String::new, |s| format!(" Try again in {s} s."));
+    let subject = if alias.is_empty() { "it".to_owned() } else { format!("its server {alias}") };
+    format!(
+        "{visible} has no answer: {subject} is not available ({}). {ran} Other names will not help.{retry}",
+        failure.reason.label()
+    )
+}
+
+/// The text for a name that one server does not offer, under its real names.
+pub fn server_text(sight: &Sight, segment: u32, name: &str, known: bool) -> String {
+    let own: Vec<&str> = sight
+        .view
+        .tools()
+        .filter(|place| place.segment == segment)
+        .filter_map(|place| sight.registry.definition(place))
+        .map(|d| &*d.real)
+        .collect();
+    if own.is_empty() {
+        return "This session has no tools on this server. Do not retry, and do not try other names.".to_owned();
+    }
+    let shown: Vec<&str> = own.iter().take(limits::RECOVERY_NAMES).copied().collect();
+    let rest = own.len().saturating_sub(shown.len());
+    let more = if rest == 0 { String::new() } else { format!(", and {rest} more") };
+    let what = if known { "This session may not use" } else { "This server has no tool" };
+    format!("{what} {name}. It may use: {}{more}.", shown.join(", "))
 }
 
 /// The tools of the view: nearest ones first, at most 60, and a count of the rest.

@@ -190,7 +190,10 @@ mod tests {
             r##"{"default":{"$ref":"#/a"},"enum":[{"$ref":"#/a"}],"const":{"$ref":"#/a"},"examples":[{"$ref":"#/a"}]}"##,
             r##"{"default":{"$ref":"#/a"},"enum":[{"$ref":"#/a"}],"const":{"$ref":"#/a"},"examples":[{"$ref":"#/a"}]}"##,
         );
-        case(r##"{"anyOf":[{"$ref":"other.json#/a"},{"$ref":"#/b"}]}"##, r##"{"anyOf":[{"$ref":"other.json#/a"},{"$ref":"#/s/x/b"}]}"##);
+        case(
+            r##"{"anyOf":[{"$ref":"other.json#/a"},{"$ref":"#/b"}]}"##,
+            r##"{"anyOf":[{"$ref":"other.json#/a"},{"$ref":"#/s/x/b"}]}"##,
+        );
         case(
             r##"{"$id":"http://e/s","items":[{"$ref":"http://e/s#/d"}],"additionalProperties":false}"##,
             r##"{"$id":"#/s/x","items":[{"$ref":"#/s/x/d"}],"additionalProperties":false}"##,

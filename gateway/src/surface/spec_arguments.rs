@@ -68,8 +68,7 @@ pub fn resolve<'s>(
     availability: Availability<'_>,
 ) -> (Result<Vec<Permit<'s>>, Box<Refused>>, ServerNameEffect) {
     let segment = asked.server_name.as_deref().and_then(|server| sight.registry.segment_of(server));
-    let mut effect =
-        if asked.server_name.is_some() { ServerNameEffect::Ignored } else { ServerNameEffect::Unused };
+    let mut effect = if asked.server_name.is_some() { ServerNameEffect::Ignored } else { ServerNameEffect::Unused };
     let mut names: Vec<Cow<'_, str>> = Vec::with_capacity(asked.names.len());
     for name in &asked.names {
         let settled = segment.and_then(|segment| {

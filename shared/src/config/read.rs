@@ -42,10 +42,7 @@ pub(super) fn config(root: &Node, problems: &Problems) -> Option<Config> {
         keys: fields.optional("keys").and_then(|(n, p)| keys(n, &p, problems)).unwrap_or_default(),
         worker: fields.optional("worker").and_then(|(n, p)| worker(n, &p, problems)),
         limits: fields.optional("limits").and_then(|(n, p)| limits(n, &p, problems)).unwrap_or_default(),
-        upstream_networks: fields
-            .optional("upstream")
-            .and_then(|(n, p)| networks(n, &p, problems))
-            .unwrap_or_default(),
+        upstream_networks: fields.optional("upstream").and_then(|(n, p)| networks(n, &p, problems)).unwrap_or_default(),
         issuers: fields
             .optional("issuers")
             .map(|(n, p)| n.list(&p, problems, |n, p| issuer(n, p, &listen, problems)))

@@ -157,9 +157,11 @@ mod tests {
 
     #[test]
     fn values_are_what_they_look_like() {
-        let (json, problems) = read("a: 1\nb: [x, 'true', true, ~, 1.5e3, 007]\nc: {d: \"4MiB\"}\ne:\nf: 9007199254740993\n");
+        let (json, problems) =
+            read("a: 1\nb: [x, 'true', true, ~, 1.5e3, 007]\nc: {d: \"4MiB\"}\ne:\nf: 9007199254740993\n");
         assert!(problems.is_empty(), "{problems:?}");
-        let expected = r#"{"a":1,"b":["x","true",true,null,1.5e3,"007"],"c":{"d":"4MiB"},"e":null,"f":9007199254740993}"#;
+        let expected =
+            r#"{"a":1,"b":["x","true",true,null,1.5e3,"007"],"c":{"d":"4MiB"},"e":null,"f":9007199254740993}"#;
         assert_eq!(json.as_deref(), Some(expected));
     }
 

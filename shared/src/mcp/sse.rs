@@ -117,7 +117,8 @@ mod tests {
 
     #[test]
     fn all_line_ends_and_comments_are_read() {
-        let stream = b": hi\r\n\r\nid: 1\r\ndata:\r\n\r\nevent: message\rdata: {\"a\":1}\r\rdata: x\ndata: y\n\ndata: cut";
+        let stream =
+            b": hi\r\n\r\nid: 1\r\ndata:\r\n\r\nevent: message\rdata: {\"a\":1}\r\rdata: x\ndata: y\n\ndata: cut";
         assert_eq!(read_all(&[stream]), [&b""[..], b"{\"a\":1}", b"x\ny"]);
     }
 

@@ -172,7 +172,8 @@ mod tests {
 
     #[test]
     fn entries_are_understood_or_refused() {
-        let good = ["neon__run_sql", "neon__*", "*_get_*", "server:abc", "server:abc/run_*", "group:db", "bundle:support"];
+        let good =
+            ["neon__run_sql", "neon__*", "*_get_*", "server:abc", "server:abc/run_*", "group:db", "bundle:support"];
         for text in good {
             assert!(Entry::parse(text).is_ok(), "{text}");
             assert!(Entry::parse(&format!("prompt:{text}")).is_ok(), "prompt:{text}");

@@ -12,7 +12,7 @@ pub mod tool;
 
 pub use catalog::{Catalog, CatalogPointer, EntryKind};
 pub use entry::{Entry, Glob, Target};
-pub use policy::{BridgeTools, Bound, Denial, Policy, SessionPolicy};
+pub use policy::{Bound, BridgeTools, Denial, Policy, SessionPolicy};
 pub use server::{Isolation, Server, ServerEra, Transport};
 pub use tenant::{Allotment, Bundle, Settings};
 pub use tool::{HttpCall, PlatformTool};

@@ -64,7 +64,9 @@ pub struct Policy {
 pub enum SessionPolicy {
     Rules(Policy),
     /// The policy was deleted, or the session revoked: denied until no token can ask any more.
-    Tombstone { since: u64 },
+    Tombstone {
+        since: u64,
+    },
 }
 
 impl Policy {

@@ -88,7 +88,10 @@ impl Server {
         };
         let transport = read_transport(&mut fields, may_run, problems);
         let mut ms = |key: &'static str| {
-            fields.optional(key).and_then(|(n, p)| n.duration(&p, problems)).map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+            fields
+                .optional(key)
+                .and_then(|(n, p)| n.duration(&p, problems))
+                .map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
         };
         let call_timeout_ms = ms("call_timeout");
         let idle_timeout_ms = ms("idle_timeout");
@@ -97,15 +100,16 @@ impl Server {
         let alias = fields.optional("alias").and_then(|(n, p)| n.parsed(&p, problems, Alias::parse));
         let isolation = fields
             .optional("isolation")
-            .and_then(|(n, p)| n.choice(&p, problems, &[("shared", Isolation::Shared), ("session", Isolation::Session)]))
+            .and_then(|(n, p)| {
+                n.choice(&p, problems, &[("shared", Isolation::Shared), ("session", Isolation::Session)])
+            })
             .unwrap_or_default();
         // Catalogs by credential come with credentials by principal; until then there is one class.
         fields.optional("catalog").and_then(|(n, p)| n.choice(&p, problems, &[("shared", ())]));
         let era = fields
             .optional("era")
             .and_then(|(n, p)| {
-                let words =
-                    [("auto", ServerEra::Auto), ("modern", ServerEra::Modern), ("legacy", ServerEra::Legacy)];
+                let words = [("auto", ServerEra::Auto), ("modern", ServerEra::Modern), ("legacy", ServerEra::Legacy)];
                 n.choice(&p, problems, &words)
             })
             .unwrap_or_default();
@@ -223,8 +227,17 @@ pub fn parse_url(text: &str) -> Result<Url, String> {
 /// Header names are tokens; those that Rollcall computes or that frame a message are not the operator's.
 pub(super) fn read_headers(node: &Node, path: &str, problems: &Problems) -> BTreeMap<String, Secret> {
     const OURS: [&str; 11] = [
-        "host", "content-length", "content-type", "transfer-encoding", "connection", "accept", "mcp-protocol-version",
-        "mcp-method", "mcp-name", "mcp-session-id", "last-event-id",
+        "host",
+        "content-length",
+        "content-type",
+        "transfer-encoding",
+        "connection",
+        "accept",
+        "mcp-protocol-version",
+        "mcp-method",
+        "mcp-name",
+        "mcp-session-id",
+        "last-event-id",
     ];
     for (name, value) in node.entries(path, problems) {
         let lower = name.to_ascii_lowercase();

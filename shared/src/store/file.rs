@@ -42,8 +42,8 @@ impl FileStore {
         let fresh = !folder.exists();
         make_folder(folder).map_err(|e| StoreError::Unavailable(format!("{}: {e}", folder.display())))?;
         let path = folder.join("rollcall.redb");
-        let database = Database::create(&path)
-            .map_err(|e| StoreError::Unavailable(format!("{}: {e}", path.display())))?;
+        let database =
+            Database::create(&path).map_err(|e| StoreError::Unavailable(format!("{}: {e}", path.display())))?;
         let versions = Arc::new(Versions::default());
         let log = Arc::new(Log::default());
         let transaction = database.begin_write().map_err(unavailable)?;
@@ -123,8 +123,7 @@ impl Documents for FileStore {
             let table = transaction.open_table(DOCUMENTS).map_err(unavailable)?;
             let row = table.get(address.as_str()).map_err(unavailable)?;
             Ok(row.and_then(|row| {
-                unpack(row.value())
-                    .map(|(version, _, body)| Document { version, body: Bytes::copy_from_slice(body) })
+                unpack(row.value()).map(|(version, _, body)| Document { version, body: Bytes::copy_from_slice(body) })
             }))
         })
     }
@@ -140,7 +139,8 @@ impl Documents for FileStore {
                 let to = format!("{tenant}\0{}\u{1}", kind.label());
                 for entry in table.range(from.as_str()..to.as_str()).map_err(unavailable)? {
                     let (address, row) = entry.map_err(unavailable)?;
-                    if let (Some(key), Some((version, _, body))) = (read_address(address.value()), unpack(row.value())) {
+                    if let (Some(key), Some((version, _, body))) = (read_address(address.value()), unpack(row.value()))
+                    {
                         out.push((key, Document { version, body: Bytes::copy_from_slice(body) }));
                     }
                 }

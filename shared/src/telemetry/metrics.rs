@@ -60,15 +60,12 @@ impl Metrics {
             .with_reader(reader)
             .build();
         let meter = provider.meter("rollcall");
-        let seconds = vec![0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0];
+        let seconds =
+            vec![0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0];
         Ok(Self {
             requests: meter.u64_counter("rollcall.requests").build(),
             refusals: meter.u64_counter("rollcall.refusals").build(),
-            call_seconds: meter
-                .f64_histogram("rollcall.call.duration")
-                .with_unit("s")
-                .with_boundaries(seconds)
-                .build(),
+            call_seconds: meter.f64_histogram("rollcall.call.duration").with_unit("s").with_boundaries(seconds).build(),
             calls_in_flight: meter.i64_up_down_counter("rollcall.calls.in_flight").build(),
             buffered_bytes: meter.i64_up_down_counter("rollcall.buffered").with_unit("By").build(),
             spec_lookups: meter.u64_counter("rollcall.spec_cache.lookups").build(),

@@ -15,17 +15,19 @@ use crate::mcp::era::Era;
 #[serde(rename_all = "snake_case")]
 pub enum Target {
     /// A tool of an upstream server, by its real name.
-    Server { id: ServerId, tool: String },
-    Platform { tool: PlatformName },
+    Server {
+        id: ServerId,
+        tool: String,
+    },
+    Platform {
+        tool: PlatformName,
+    },
 }
 
 /// What a request said of its caller, for upstreams that take it per request. Raw JSON, unverified by nature.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Caller {
     pub era: Option<Era>,
-    /// `clientCapabilities` of a modern request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub capabilities: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub info: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

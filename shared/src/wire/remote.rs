@@ -74,7 +74,10 @@ impl RemoteLink {
             Err(failure) => return Final::Failed(failure),
         };
         if response.status() != StatusCode::OK {
-            return Final::Failed(Failure::unsent(Reason::NoWorker, format!("the worker answers {}", response.status())));
+            return Final::Failed(Failure::unsent(
+                Reason::NoWorker,
+                format!("the worker answers {}", response.status()),
+            ));
         }
         let mut reader = FrameReader::default();
         loop {

@@ -32,16 +32,32 @@ fn entries_mean_what_they_say() {
     let case = |json: &str, scopes: &[&str], expected: &[&str]| {
         assert_eq!(names(&fixture.sight_with(policy(json), scopes)), expected, "{json}");
     };
-    case("{}", &["fs"], &[
-        "delete_function", "files__read", "files__write", "neon__delete_function", "neon__get_db", "neon__get_tables",
-        "neon__run_sql", "query_db",
-    ]);
+    case(
+        "{}",
+        &["fs"],
+        &[
+            "delete_function",
+            "files__read",
+            "files__write",
+            "neon__delete_function",
+            "neon__get_db",
+            "neon__get_tables",
+            "neon__run_sql",
+            "query_db",
+        ],
+    );
     case(r#"{"allow":[]}"#, &["fs"], &[]);
-    case(r#"{"allow":["neon__*"],"deny":["*_sql"]}"#, &[], &["neon__delete_function", "neon__get_db", "neon__get_tables"]);
+    case(
+        r#"{"allow":["neon__*"],"deny":["*_sql"]}"#,
+        &[],
+        &["neon__delete_function", "neon__get_db", "neon__get_tables"],
+    );
     case(r#"{"allow":["bundle:support"]}"#, &[], &["neon__get_db", "neon__get_tables", "query_db"]);
-    case(r#"{"allow":["group:db"],"deny":["server:neon_46fb2cad/get_*"]}"#, &[], &[
-        "neon__delete_function", "neon__run_sql", "query_db",
-    ]);
+    case(
+        r#"{"allow":["group:db"],"deny":["server:neon_46fb2cad/get_*"]}"#,
+        &[],
+        &["neon__delete_function", "neon__run_sql", "query_db"],
+    );
     case(r#"{"allow":["server:files"]}"#, &["fs"], &["files__read", "files__write"]);
     case(r#"{"allow":["server:files"]}"#, &[], &[]);
     case(r#"{"require":{"read_only":true}}"#, &["fs"], &["files__read", "query_db"]);
@@ -56,7 +72,10 @@ fn resolution_is_atomic_with_exact_lists() {
     let permits = sight.resolve(&["neon__get_db", "neon__get_tables"], UP).map_err(|r| r.message.clone());
     assert_eq!(permits.map(|p| p.len()), Ok(2));
     let refused = sight
-        .resolve(&["neon__get_db", "neon__run_sql", "no_such_tool", "sheets__batch_update", "query_db", "no_such_tool"], UP)
+        .resolve(
+            &["neon__get_db", "neon__run_sql", "no_such_tool", "sheets__batch_update", "query_db", "no_such_tool"],
+            UP,
+        )
         .err()
         .expect("a refusal");
     let json: Value = serde_json::from_str(&refused.to_json()).expect("JSON");
@@ -119,9 +138,10 @@ fn a_denial_survives_renames() {
 fn entries_that_match_nothing_are_named() {
     let rules = policy(r#"{"allow":["neon__*","nope","server:files","group:x"],"deny":["neon__zzz","query_db"]}"#);
     let warnings = unmatched(&tenant().registry(), &rules);
-    assert_eq!(warnings, [
-        "`nope` matches nothing today", "`group:x` matches nothing today", "`neon__zzz` matches nothing today",
-    ]);
+    assert_eq!(
+        warnings,
+        ["`nope` matches nothing today", "`group:x` matches nothing today", "`neon__zzz` matches nothing today",]
+    );
 }
 
 #[test]
@@ -177,7 +197,8 @@ fn recovery_lists_sixty_names_and_counts_the_sixty_first() {
 
 #[test]
 fn recovery_during_an_outage_says_that_other_names_will_not_help() {
-    let fixture = Fixture::new(r#"{servers: [{id: s, url: "http://x"}, {id: down, url: "http://x"}]}"#).catalog("s", &["t"]);
+    let fixture =
+        Fixture::new(r#"{servers: [{id: s, url: "http://x"}, {id: down, url: "http://x"}]}"#).catalog("s", &["t"]);
     assert_eq!(
         recovery(&fixture, "{}", "down__x"),
         "down__x cannot be used now: its server down is not available (unreachable). Other names will not help. \
@@ -204,13 +225,18 @@ fn naive(fixture: &Fixture, rules: &str, scopes: &BTreeSet<String>) -> BTreeSet<
     let mut out = BTreeSet::new();
     let docs = &fixture.docs;
     for (name, tool) in &docs.tools {
-        let facts = Facts { name: name.to_string(), server: None, real: name.to_string(), group: tool.value.group.clone() };
-        let permitted = tool.value.requires.iter().all(|s| scopes.contains(s)) && (!rules.read_only || tool.value.read_only);
+        let facts =
+            Facts { name: name.to_string(), server: None, real: name.to_string(), group: tool.value.group.clone() };
+        let permitted =
+            tool.value.requires.iter().all(|s| scopes.contains(s)) && (!rules.read_only || tool.value.read_only);
         if permitted && facts.allowed(docs, &rules) {
             out.insert(name.to_string());
         }
     }
-    for (id, reals) in [("neon_46fb2cad", ["run_sql", "get_tables", "delete_function", "get_db"].as_slice()), ("files", &["read", "write"])] {
+    for (id, reals) in [
+        ("neon_46fb2cad", ["run_sql", "get_tables", "delete_function", "get_db"].as_slice()),
+        ("files", &["read", "write"]),
+    ] {
         let id = rollcall_shared::ids::ServerId::parse(id).expect("an id");
         let server = &docs.servers[&id].value;
         let alias = &docs.allotment.servers[&id].alias;
@@ -260,8 +286,21 @@ impl Facts {
 fn entry() -> impl Strategy<Value = String> {
     prop_oneof![
         prop::sample::select(vec![
-            "neon__run_sql", "neon__*", "*_get_*", "*delete*", "files__*", "query_db", "*", "server:files",
-            "server:neon_46fb2cad/get_*", "server:neon_46fb2cad", "group:db", "bundle:support", "nothing", "*__*", "n*l",
+            "neon__run_sql",
+            "neon__*",
+            "*_get_*",
+            "*delete*",
+            "files__*",
+            "query_db",
+            "*",
+            "server:files",
+            "server:neon_46fb2cad/get_*",
+            "server:neon_46fb2cad",
+            "group:db",
+            "bundle:support",
+            "nothing",
+            "*__*",
+            "n*l",
         ])
         .prop_map(str::to_owned),
         "[a-z_]{1,4}\\*?[a-z_]{0,3}",

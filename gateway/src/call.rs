@@ -1,0 +1,61 @@
+//! The way of a call, from bytes to bytes. Each step is a file in `call/`, and makes what the next one needs:
+//!
+//! ```text
+//! open the record → admit → authenticate → budget → decode → view → resolve → forward → relay → settle
+//! ```
+//!
+//! A step that could be skipped is a type that cannot be built without it: only `authenticate` makes a `Principal`, only
+//! `resolve` makes a `Permit`, and the spec cache and `forward` take nothing but a `Permit`.
+
+mod admit;
+pub(crate) mod authenticate;
+mod budget;
+pub(crate) mod decode;
+pub(crate) mod forward;
+pub(crate) mod record;
+pub(crate) mod relay;
+mod settle;
+
+use std::sync::Arc;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+
+pub(crate) use admit::Load;
+pub(crate) use admit::{check_host, check_origin};
+pub(crate) use record::{Audit, Record};
+pub(crate) use settle::{json as settle_json, plain};
+
+use crate::app::App;
+use crate::body::Body;
+use crate::http::Endpoint;
+use crate::mcp;
+
+/// Serves one POST to an MCP endpoint.
+pub(crate) async fn serve(app: &Arc<App>, endpoint: &Endpoint, request: Request<Incoming>) -> Response<Body> {
+    let mut record = Record::open("mcp");
+    let mut answer = match steps(app, endpoint, request, &mut record).await {
+        Ok(answer) => answer,
+        Err(refused) => settle::refuse(app, endpoint, &mut record, refused),
+    };
+    settle::settle(app, record, &mut answer);
+    answer
+}
+
+async fn steps(
+    app: &Arc<App>,
+    endpoint: &Endpoint,
+    request: Request<Incoming>,
+    record: &mut Record,
+) -> Result<Response<Body>, decode::Misread> {
+    let admitted = admit::admit(app, &request)?;
+    let principal = authenticate::authenticate(app, endpoint, request.headers()).await?;
+    record.is_of(&principal);
+    let (head, body, held) = budget::read(app, admitted, &principal, request).await?;
+    let message = decode::decode(&body, &head.headers)?;
+    record.asks(&message);
+    let sight = app.live.sight(&principal).await.map_err(|refusal| message.misread(refusal))?;
+    // A `tools/call` goes on to resolve → forward → relay; the other methods are answered from the view.
+    let parts = mcp::Parts { app, endpoint, principal: &principal, body: &body };
+    mcp::answer(parts, sight, &message, held, record).await.map_err(|refusal| message.misread(refusal))
+}

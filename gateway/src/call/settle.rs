@@ -1,0 +1,113 @@
+//! Settle: refusals become answers in one place; every request is counted and put on record once.
+
+use std::sync::Arc;
+
+use http::{HeaderValue, Response, StatusCode, header};
+use opentelemetry::KeyValue;
+use rollcall_shared::mcp::{jsonrpc, raw};
+use rollcall_shared::telemetry::label;
+
+use super::decode::Misread;
+use super::record::Record;
+use crate::app::App;
+use crate::body::Body;
+use crate::http::Endpoint;
+use crate::identity::challenge;
+use crate::refusal::Refusal;
+
+/// The answer to a refused request.
+pub(super) fn refuse(app: &App, endpoint: &Endpoint, record: &mut Record, refused: Misread) -> Response<Body> {
+    let Misread { refusal, id, era } = refused;
+    record.verdict = "refused";
+    record.reason = refusal.label();
+    app.metrics.refusals.add(1, &[label("surface", record.surface), label("reason", refusal.label())]);
+    if matches!(refusal, Refusal::Internal) {
+        tracing::error!(trace = record.trace.trace_id(), "a request ended in an internal error");
+    }
+    let body = match refusal.code() {
+        Some(code) => jsonrpc::error(id.as_deref(), code, &refusal.text(), refusal.data().as_deref()),
+        None => plain(&refusal),
+    };
+    let mut response =
+        json(StatusCode::from_u16(refusal.status(era)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body);
+    let headers = response.headers_mut();
+    if let Refusal::Unauthenticated { presented, why } = refusal {
+        let value = challenge::www_authenticate(&app.public_url, &endpoint.path, presented, why);
+        headers.extend(HeaderValue::from_str(&value).ok().map(|v| (header::WWW_AUTHENTICATE, v)));
+    }
+    if let Some(seconds) = refusal.retry_after_s() {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if let Refusal::Method(allow) = refusal {
+        headers.insert(header::ALLOW, HeaderValue::from_static(allow));
+    }
+    response
+}
+
+/// `{"success":false,"error":…,"message":…}`, for refusals that answer no message.
+pub(crate) fn plain(refusal: &Refusal) -> String {
+    format!(r#"{{"success":false,"error":{},"message":{}}}"#, raw::quote(refusal.label()), raw::quote(&refusal.text()))
+}
+
+pub(crate) fn json(status: StatusCode, body: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A legacy request that its caller took back gets no JSON-RPC answer (specification 2025-11-25, cancellation).
+pub(super) fn cancelled(record: &mut Record) -> Response<Body> {
+    record.verdict = "cancelled";
+    record.reason = "by_the_caller";
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::ACCEPTED;
+    response
+}
+
+/// Counts and records a request whose answer is ready.
+pub(super) fn settle(app: &App, record: Record, answer: &mut Response<Body>) {
+    if !answer.headers().contains_key(header::CACHE_CONTROL) {
+        answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    if !record.handed_on {
+        write(app, record);
+    }
+}
+
+fn write(app: &App, record: Record) {
+    let labels =
+        [label("surface", record.surface), label("method", record.method_label()), label("outcome", record.verdict)];
+    app.metrics.requests.add(1, &labels);
+    if record.method_label() == "tools/call" {
+        let outcome: [KeyValue; 1] = [label("outcome", record.verdict)];
+        app.metrics.call_seconds.record(record.started.elapsed().as_secs_f64(), &outcome);
+    }
+    app.audit.put(record);
+}
+
+/// The record of a stream: written at its end, or when its caller is gone.
+pub(super) struct Recording {
+    app: Arc<App>,
+    record: Option<Record>,
+}
+
+impl Recording {
+    pub(super) fn new(app: Arc<App>, record: Record) -> Self {
+        Self { app, record: Some(record) }
+    }
+
+    pub(super) fn ends(&mut self, verdict: &'static str, reason: &'static str) {
+        if let Some(mut record) = self.record.take() {
+            record.verdict = verdict;
+            record.reason = reason;
+            write(&self.app, record);
+        }
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        self.ends("cancelled", "the_caller_went_away");
+    }
+}

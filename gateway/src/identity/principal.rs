@@ -1,0 +1,50 @@
+//! A principal: whom a verified token speaks for. Only `identity` makes one.
+
+use std::collections::BTreeSet;
+
+use rollcall_shared::digest::Digest;
+use rollcall_shared::ids::{IssuerId, SessionId, TenantId};
+use rollcall_shared::store::{Key, Kind};
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Principal {
+    pub tenant: TenantId,
+    pub issuer: IssuerId,
+    pub session: SessionId,
+    /// `sub`, for audit and for servers that keep a state a session; never for policy.
+    pub subject: String,
+    pub scopes: BTreeSet<String>,
+    /// Seconds since 1970.
+    pub expires_at: u64,
+    _made_by_identity: (),
+}
+
+impl Principal {
+    pub(super) fn new(
+        tenant: TenantId,
+        issuer: IssuerId,
+        session: SessionId,
+        subject: String,
+        scopes: BTreeSet<String>,
+        expires_at: u64,
+    ) -> Self {
+        Self { tenant, issuer, session, subject, scopes, expires_at, _made_by_identity: () }
+    }
+
+    /// Where the session's policy is stored.
+    pub fn policy_key(&self) -> Key {
+        policy_key(&self.tenant, &self.issuer, &self.session)
+    }
+
+    /// A digest of the session that names nobody.
+    pub fn session_digest(&self) -> String {
+        let parts = [self.tenant.as_str(), self.issuer.as_str(), self.session.as_str()];
+        Digest::of_parts(parts.map(str::as_bytes)).hex(32)
+    }
+}
+
+/// Where a session's policy is stored. Neither an issuer nor a session holds a space.
+pub fn policy_key(tenant: &TenantId, issuer: &IssuerId, session: &SessionId) -> Key {
+    Key::new(tenant, Kind::Policy, format!("{issuer} {session}"))
+}

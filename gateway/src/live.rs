@@ -1,0 +1,337 @@
+//! Registries and sights, kept at hand and fresh.
+//!
+//! A request compares one number, the tenant's generation; only where it moved is anything compiled anew. A server that
+//! never listed anything is asked in the background until it does; the first list of a tenant waits for it a moment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use dashmap::DashMap;
+use rollcall_shared::clock::unix_s;
+use rollcall_shared::digest::Digest;
+use rollcall_shared::ids::{ServerId, TenantId};
+use rollcall_shared::limits;
+use rollcall_shared::model::{Catalog, Policy, Server, SessionPolicy};
+use rollcall_shared::store::StoreError;
+use rollcall_shared::task::Tasks;
+use rollcall_shared::telemetry::Metrics;
+use rollcall_shared::tenants::{Tenant, TenantDocs, Tenants};
+use rollcall_shared::wire::{Failure, Reason, WorkerLink};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::identity::Principal;
+use crate::refusal::Refusal;
+use crate::registry::{Registry, Segment, Segments};
+use crate::view::{Sight, Views};
+
+/// What is known of a server's availability; an overlay that changes no list.
+#[derive(Debug, Clone)]
+struct Trouble {
+    reason: Reason,
+    since: Instant,
+    retry_after_s: Option<u32>,
+}
+
+/// A session's sight, valid for one generation of its tenant.
+struct Current {
+    sight: Arc<Sight>,
+    tenant: Arc<Tenant>,
+    generation: u64,
+    /// Seconds since 1970.
+    expires_at: Option<u64>,
+}
+
+#[derive(Default)]
+struct Slot {
+    current: ArcSwapOption<Current>,
+}
+
+/// See the module.
+pub struct Live {
+    tenants: Arc<Tenants>,
+    link: Arc<dyn WorkerLink>,
+    segments: Segments,
+    views: Views,
+    registries: moka::sync::Cache<TenantId, Arc<Registry>>,
+    /// One builder a tenant at a time.
+    building: DashMap<TenantId, Arc<Mutex<()>>>,
+    slots: moka::sync::Cache<[u8; 32], Arc<Slot>, foldhash::fast::RandomState>,
+    trouble: DashMap<(TenantId, ServerId), Trouble>,
+    /// Servers that a task is asking for their first catalog.
+    asking: DashMap<(TenantId, ServerId), ()>,
+    metrics: Arc<Metrics>,
+    tasks: Tasks,
+}
+
+impl Live {
+    pub fn new(tenants: Arc<Tenants>, link: Arc<dyn WorkerLink>, metrics: Arc<Metrics>, tasks: Tasks) -> Arc<Self> {
+        Arc::new(Self {
+            tenants,
+            link,
+            segments: Segments::default(),
+            views: Views::default(),
+            registries: moka::sync::Cache::builder().max_capacity(100_000).build(),
+            building: DashMap::new(),
+            slots: moka::sync::Cache::builder()
+                .max_capacity(limits::SESSIONS_AT_HAND)
+                .build_with_hasher(foldhash::fast::RandomState::default()),
+            trouble: DashMap::new(),
+            asking: DashMap::new(),
+            metrics,
+            tasks,
+        })
+    }
+
+    pub fn tenants(&self) -> &Arc<Tenants> {
+        &self.tenants
+    }
+
+    /// What a principal sees now.
+    pub async fn sight(self: &Arc<Self>, principal: &Principal) -> Result<Arc<Sight>, Refusal> {
+        let slot = self.slots.get_with(slot_key(principal), Arc::default);
+        if let Some(current) = &*slot.current.load()
+            && current.generation == current.tenant.generation()
+            && current.expires_at.is_none_or(|end| unix_s() < end)
+        {
+            return Ok(current.sight.clone());
+        }
+        let tenant = self.tenant(&principal.tenant).await?;
+        // Read before the documents, so that a change in between shows as an older generation.
+        let generation = tenant.generation();
+        let policy = self.tenants.policy(&principal.policy_key()).await.map_err(|e| store_refusal(&e))?;
+        let registry = self.registry(&tenant).await?;
+        let rules = effective(&registry.docs, policy, unix_s());
+        let expires_at = rules.expires_at;
+        let sight = Arc::new(self.views.sight(registry, Arc::new(rules), &principal.scopes));
+        slot.current.store(Some(Arc::new(Current { sight: sight.clone(), tenant, generation, expires_at })));
+        Ok(sight)
+    }
+
+    /// The sight that a policy would give in a tenant, for the admin API: it is not kept.
+    pub fn sight_of(
+        &self,
+        registry: Arc<Registry>,
+        policy: Policy,
+        scopes: &std::collections::BTreeSet<String>,
+    ) -> Sight {
+        self.views.sight(registry, Arc::new(policy), scopes)
+    }
+
+    pub async fn tenant(&self, id: &TenantId) -> Result<Arc<Tenant>, Refusal> {
+        self.tenants.get(id).await.map_err(|e| store_refusal(&e))?.ok_or(Refusal::UnknownTenant)
+    }
+
+    /// The tenant's registry, built anew where its documents changed.
+    pub async fn registry(self: &Arc<Self>, tenant: &Arc<Tenant>) -> Result<Arc<Registry>, Refusal> {
+        if let Some(registry) = self.fresh(tenant) {
+            return Ok(registry);
+        }
+        let lock = self.building.entry(tenant.id.clone()).or_default().clone();
+        let _one = lock.lock().await;
+        if let Some(registry) = self.fresh(tenant) {
+            return Ok(registry);
+        }
+        let first = !self.registries.contains_key(&tenant.id);
+        let mut registry = self.build(tenant, tenant.docs()).await?;
+        if first && !registry.missing.is_empty() {
+            self.wait_for_first_catalogs(&registry).await;
+            registry = self.build(tenant, tenant.docs()).await?;
+        }
+        for missing in &registry.missing {
+            self.keep_asking(&tenant.id, &missing.server.id);
+        }
+        self.metrics
+            .shadowed
+            .record(registry.shadowed.len() as u64, &[opentelemetry::KeyValue::new("tenant", tenant.id.to_string())]);
+        self.registries.insert(tenant.id.clone(), registry.clone());
+        Ok(registry)
+    }
+
+    fn fresh(&self, tenant: &Tenant) -> Option<Arc<Registry>> {
+        self.registries.get(&tenant.id).filter(|registry| Arc::ptr_eq(&registry.docs, &tenant.docs()))
+    }
+
+    async fn build(&self, tenant: &Tenant, docs: Arc<TenantDocs>) -> Result<Arc<Registry>, Refusal> {
+        if let Some(cause) = &docs.broken {
+            return Err(Refusal::TenantBroken(cause.clone()));
+        }
+        let mut catalogs: BTreeMap<ServerId, Arc<Segment>> = BTreeMap::new();
+        for (id, pointer) in &docs.catalogs {
+            let (Some(allotted), Some(digest)) = (docs.allotment.servers.get(id), Digest::parse(&pointer.digest))
+            else {
+                continue;
+            };
+            let budget = docs.settings.name_budget;
+            if let Some(segment) = self.segments.find_tools(&allotted.alias, budget, &digest) {
+                catalogs.insert(id.clone(), segment);
+                continue;
+            }
+            let blob = self.tenants.documents().get_blob(&digest).await.map_err(|e| store_refusal(&e))?;
+            // A catalog whose content is gone or broken counts as never had, and is asked for again.
+            let Some(blob) = blob else { continue };
+            match Catalog::unpack(&blob, &digest) {
+                Ok(catalog) => {
+                    let segment = self.segments.tools(&allotted.alias, budget, id, &catalog, &digest);
+                    catalogs.insert(id.clone(), segment);
+                }
+                Err(error) => tracing::error!(server = %id, %error, "a stored catalog cannot be read"),
+            }
+            tokio::task::yield_now().await;
+        }
+        let share = |segments| self.views.roster(segments);
+        let registry = Registry::new(tenant.id.clone(), docs, &catalogs, &self.segments, share);
+        for shadowed in &registry.shadowed {
+            let server = shadowed.server.as_ref().map(ServerId::as_str);
+            tracing::warn!(tenant = %tenant.id, name = shadowed.name, server, "a discovered tool is shadowed");
+        }
+        Ok(Arc::new(registry))
+    }
+
+    async fn wait_for_first_catalogs(self: &Arc<Self>, registry: &Registry) {
+        let asked = registry.missing.iter().map(|m| self.ask(registry.tenant.clone(), m.server.id.clone()));
+        let all = futures_util::future::join_all(asked);
+        // Whoever takes longer comes later: the chat must start.
+        tokio::time::timeout(limits::FIRST_LISTING_WAIT, all).await.ok();
+    }
+
+    async fn ask(self: &Arc<Self>, tenant: TenantId, server: ServerId) -> bool {
+        let refreshed = self.link.refresh(tenant.clone(), server.clone()).await;
+        match refreshed {
+            Ok(()) => {
+                self.trouble.remove(&(tenant, server));
+                true
+            }
+            Err(failure) => {
+                self.note(tenant, server, &failure);
+                false
+            }
+        }
+    }
+
+    /// Asks a server for its first catalog, again and again, until it has one or is configured no more.
+    fn keep_asking(self: &Arc<Self>, tenant: &TenantId, server: &ServerId) {
+        let key = (tenant.clone(), server.clone());
+        if self.asking.insert(key.clone(), ()).is_some() {
+            return;
+        }
+        let live = self.clone();
+        self.tasks.spawn_until_stop("first catalog", async move {
+            let mut pause = limits::BACKOFF_FIRST;
+            loop {
+                let docs = match live.tenants.get(&key.0).await {
+                    Ok(Some(tenant)) => tenant.docs(),
+                    _ => break,
+                };
+                if !docs.servers.contains_key(&key.1) || docs.catalogs.contains_key(&key.1) {
+                    break;
+                }
+                if live.ask(key.0.clone(), key.1.clone()).await {
+                    break;
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(limits::BACKOFF_LONGEST);
+            }
+            live.asking.remove(&key);
+        });
+    }
+
+    /// Lists a server anew, for whoever registered it or asks for it.
+    pub async fn refresh(self: &Arc<Self>, tenant: &TenantId, server: &ServerId) -> Result<(), Failure> {
+        let refreshed = self.link.refresh(tenant.clone(), server.clone()).await;
+        match &refreshed {
+            Ok(()) => drop(self.trouble.remove(&(tenant.clone(), server.clone()))),
+            Err(failure) => self.note(tenant.clone(), server.clone(), failure),
+        }
+        refreshed
+    }
+
+    /// Remembers that a server failed.
+    pub fn note(&self, tenant: TenantId, server: ServerId, failure: &Failure) {
+        let trouble = Trouble { reason: failure.reason, since: Instant::now(), retry_after_s: failure.retry_after_s };
+        self.trouble.insert((tenant, server), trouble);
+    }
+
+    /// Remembers that a server answered.
+    pub fn note_good(&self, tenant: &TenantId, server: &ServerId) {
+        if !self.trouble.is_empty() {
+            self.trouble.remove(&(tenant.clone(), server.clone()));
+        }
+    }
+
+    /// Why a server that never listed anything cannot be used, and when to try again.
+    pub fn availability(&self, tenant: &TenantId, server: &Server) -> (&'static str, Option<u32>) {
+        match self.trouble.get(&(tenant.clone(), server.id.clone())) {
+            Some(trouble) if trouble.since.elapsed() < Duration::from_secs(300) => {
+                (trouble.reason.label(), trouble.retry_after_s.or(Some(5)))
+            }
+            _ => ("connecting", Some(2)),
+        }
+    }
+
+    /// Sessions at hand, for metrics and tests.
+    pub fn sessions(&self) -> u64 {
+        self.slots.run_pending_tasks();
+        self.slots.entry_count()
+    }
+
+    /// Views and rosters in use.
+    pub fn shared(&self) -> (usize, usize) {
+        self.views.live()
+    }
+}
+
+fn slot_key(principal: &Principal) -> [u8; 32] {
+    let mut hash = blake3::Hasher::new();
+    for part in [principal.tenant.as_str(), principal.issuer.as_str(), principal.session.as_str()] {
+        hash.update(&(part.len() as u64).to_le_bytes());
+        hash.update(part.as_bytes());
+    }
+    for scope in &principal.scopes {
+        hash.update(scope.as_bytes());
+        hash.update(&[0]);
+    }
+    *hash.finalize().as_bytes()
+}
+
+/// The rules that hold for a session now. Whatever is lost, expired or revoked only narrows them.
+pub fn effective(docs: &TenantDocs, policy: Option<SessionPolicy>, now: u64) -> Policy {
+    let nothing = || Policy { allow: Some(Vec::new()), ..Policy::default() };
+    if docs.revoked {
+        return nothing();
+    }
+    let rules = match policy {
+        Some(SessionPolicy::Rules(rules)) => rules,
+        Some(SessionPolicy::Tombstone { .. }) => return nothing(),
+        None => match &docs.settings.default_policy {
+            Some(rules) => rules.clone(),
+            None => return nothing(),
+        },
+    };
+    if rules.is_expired(now) { nothing() } else { rules }
+}
+
+fn store_refusal(error: &StoreError) -> Refusal {
+    tracing::error!(%error, "the store refuses");
+    Refusal::StoreUnavailable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lost_expired_or_revoked_allows_nothing() {
+        let rules = Policy { expires_at: Some(100), ..Policy::default() };
+        let docs = TenantDocs::default();
+        let allow = |docs: &TenantDocs, policy, now| effective(docs, policy, now).allow.map(|a| a.len());
+        assert_eq!(allow(&docs, Some(SessionPolicy::Rules(rules.clone())), 99), None, "everything registered");
+        assert_eq!(allow(&docs, Some(SessionPolicy::Rules(rules.clone())), 100), Some(0));
+        assert_eq!(allow(&docs, Some(SessionPolicy::Tombstone { since: 0 }), 0), Some(0));
+        assert_eq!(allow(&docs, None, 0), Some(0), "no policy and no default");
+        let revoked = TenantDocs { revoked: true, ..TenantDocs::default() };
+        assert_eq!(allow(&revoked, Some(SessionPolicy::Rules(rules)), 0), Some(0));
+    }
+}

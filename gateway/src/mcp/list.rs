@@ -1,0 +1,100 @@
+//! `tools/list`: the view, as one page while it is not very large.
+//!
+//! A cursor is the view's digest and a page number, authorized anew by being a page of the caller's own present view.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use rollcall_shared::mcp::era::{Era, META_VIEW};
+use rollcall_shared::mcp::raw;
+
+use super::Ask;
+use crate::body::Body;
+use crate::call::{Record, settle_json};
+use crate::policy;
+use crate::refusal::Refusal;
+use crate::surface::list::{self, Rendered};
+
+pub(super) fn list(ask: &Ask<'_>, record: &mut Record) -> Result<Response<Body>, Refusal> {
+    let rendered: Arc<Rendered> = match &ask.endpoint.server {
+        None => ask.app.lists.of(&ask.sight.view),
+        Some(server) => match ask.sight.registry.segment_of(server) {
+            Some(segment) => Arc::new(list::of_server(&ask.sight.view, segment)),
+            None if ask.sight.registry.knows_server(server) => Arc::default(),
+            None => return Err(Refusal::NoSuchServer),
+        },
+    };
+    record.server.clone_from(&ask.endpoint.server);
+    let page = match ask.params.text("cursor")? {
+        None => 0,
+        Some(cursor) => {
+            read_cursor(&cursor, &ask.sight.view.tag()).filter(|page| *page < rendered.pages.len()).ok_or_else(
+                || Refusal::InvalidParams("this cursor is not valid for the tools of now; list again".to_owned()),
+            )?
+        }
+    };
+    let tools = rendered.pages.get(page).cloned().unwrap_or_default();
+    let mut head = String::new();
+    if ask.message.era == Era::Modern {
+        head.push_str(r#""ttlMs":0,"cacheScope":"private","#);
+    }
+    if page + 1 < rendered.pages.len() {
+        let cursor = write_cursor(page + 1, &ask.sight.view.tag());
+        head.push_str(&format!(r#""nextCursor":{},"#, raw::quote(&cursor)));
+    }
+    head.push_str(r#""tools":["#);
+    let members = [Bytes::from(head), tools, Bytes::from_static(b"]")];
+    let mut response = settle_json(StatusCode::OK, String::new());
+    *response.body_mut() = Body::parts(ask.wrap(members, &meta(ask)));
+    Ok(response)
+}
+
+/// The view's digest; and the servers that the policy reaches but that never listed anything, so that "not there yet"
+/// cannot be read as "does not exist".
+fn meta(ask: &Ask<'_>) -> String {
+    let mut out = format!(r#""{META_VIEW}":"{}""#, ask.sight.view.tag());
+    let missing: Vec<String> = ask
+        .sight
+        .registry
+        .missing
+        .iter()
+        .filter(|m| policy::could_reach(&ask.sight.registry, &ask.sight.policy, m))
+        .map(|m| {
+            let (reason, _) = ask.app.live.availability(&ask.principal.tenant, &m.server);
+            format!("{}:{}", raw::quote(m.alias.as_str()), raw::quote(reason))
+        })
+        .collect();
+    if !missing.is_empty() {
+        out.push_str(&format!(r#","io.rollcall/unavailable":{{{}}}"#, missing.join(",")));
+    }
+    out
+}
+
+fn write_cursor(page: usize, tag: &str) -> String {
+    URL_SAFE_NO_PAD.encode(format!("{tag} {page}"))
+}
+
+fn read_cursor(cursor: &str, tag: &str) -> Option<usize> {
+    let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
+    let text = String::from_utf8(bytes).ok()?;
+    let (of, page) = text.split_once(' ')?;
+    (of == tag).then(|| page.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_belongs_to_one_view() {
+        let cursor = write_cursor(3, "abcd");
+        assert_eq!(read_cursor(&cursor, "abcd"), Some(3));
+        assert_eq!(read_cursor(&cursor, "other"), None);
+        for bad in ["", "???", "YWJjZA", "YWJjZCB4"] {
+            assert_eq!(read_cursor(bad, "abcd"), None, "{bad}");
+        }
+    }
+}

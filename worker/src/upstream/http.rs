@@ -1,0 +1,441 @@
+//! Streamable HTTP towards a server, in both eras (specification 2026-07-28 and 2025-11-25, basic/transports).
+//!
+//! Requests are built from scratch: configured headers, ours, and nothing of the caller's. In the modern era each request
+//! stands for itself and dropping it cancels it; in the legacy era a session is opened, echoed, and deleted at the end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use rollcall_shared::digest::unguessable;
+use rollcall_shared::limits;
+use rollcall_shared::mcp::era::{Era, MODERN};
+use rollcall_shared::mcp::headers;
+use rollcall_shared::mcp::jsonrpc::{self, Message, Outcome};
+use rollcall_shared::mcp::sse;
+use rollcall_shared::model::{Server, ServerEra, Transport};
+use rollcall_shared::task::Tasks;
+use rollcall_shared::tenants::Owned;
+use rollcall_shared::wire::{Failure, Final, Reason};
+
+use super::handshake::{self, Peer};
+use super::message;
+use super::net::{HttpClient, ReadError, read_capped, send_failure};
+use super::{Broken, Deaf, Hear, Outgoing};
+use crate::credentials;
+use crate::worker::Shared;
+
+/// Codes by which a modern server says that what *we* sent was not as it must be. The caller did nothing wrong.
+const OUR_FAULT: [i64; 2] = [jsonrpc::code::HEADER_MISMATCH as i64, jsonrpc::code::UNSUPPORTED_VERSION as i64];
+
+/// An open connection; its sockets live in the client's pool.
+pub(crate) struct HttpConnection {
+    inner: Arc<Inner>,
+    tasks: Tasks,
+}
+
+struct Inner {
+    client: HttpClient,
+    url: String,
+    headers: HeaderMap,
+    peer: Peer,
+    /// The legacy session, if the server keeps one.
+    session: Option<HeaderValue>,
+    id_prefix: String,
+    next_id: AtomicU64,
+    closed: AtomicBool,
+}
+
+/// What goes into the headers of one request.
+struct Heads<'a> {
+    method: &'a str,
+    name: Option<&'a str>,
+}
+
+impl HttpConnection {
+    /// Opens a connection to a server reached by URL. `changed` is called when the server says that its tools changed.
+    pub(crate) async fn open(
+        shared: &Shared,
+        server: &Owned<Server>,
+        changed: Arc<dyn Fn() + Send + Sync>,
+    ) -> Result<Self, Failure> {
+        let Transport::Http { url, headers } = &server.value.transport else {
+            return Err(Failure::unsent(Reason::NotConfigured, "no URL"));
+        };
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            let value = credentials::resolve(value, server.owner, &shared.environment)?;
+            let bad = |e: String| Failure::unsent(Reason::CredentialMissing, format!("header {name}: {e}"));
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|e| bad(e.to_string()))?;
+            let mut value = HeaderValue::from_str(value.expose()).map_err(|e| bad(e.to_string()))?;
+            value.set_sensitive(true);
+            map.insert(name, value);
+        }
+        let mut inner = Inner {
+            client: shared.clients.of(server.owner).clone(),
+            url: url.to_string(),
+            headers: map,
+            peer: Peer { era: Era::Modern, version: MODERN.to_owned(), offers_tools: false },
+            session: None,
+            id_prefix: unguessable(),
+            next_id: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+        };
+        inner.shake_hands(server.value.era).await?;
+        let inner = Arc::new(inner);
+        shared.tasks.spawn_until_stop("list changes", watch(inner.clone(), changed));
+        Ok(Self { inner, tasks: shared.tasks.clone() })
+    }
+
+    pub(crate) fn era(&self) -> Era {
+        self.inner.peer.era
+    }
+
+    pub(crate) fn offers_tools(&self) -> bool {
+        self.inner.peer.offers_tools
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.inner.closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) async fn ask(
+        &self,
+        outgoing: Outgoing<'_>,
+        hear: &dyn Hear,
+        sent: &AtomicBool,
+    ) -> Result<Final, Broken> {
+        let id = self.inner.new_id();
+        let mut guard = CancelOnDrop { connection: self, id: &id, armed: self.era() == Era::Legacy };
+        let body = message::request(&id, outgoing.method, &outgoing.params);
+        let heads = Heads { method: outgoing.method, name: outgoing.name };
+        let asked = self.inner.exchange(&id, body, heads, hear, sent).await;
+        guard.armed = false;
+        asked.map(|(end, _)| end)
+    }
+
+    pub(crate) async fn close(&self) {
+        if self.inner.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if self.inner.session.is_some() {
+            // Delete what was opened; a server that does not answer forgets it by itself.
+            let deleting = self.inner.request(Method::DELETE, Bytes::new(), None);
+            if let Ok(request) = deleting {
+                tokio::time::timeout(limits::CHILD_GRACE, self.inner.client.request(request)).await.ok();
+            }
+        }
+    }
+}
+
+/// A legacy server does not take a closed stream for a cancellation: it is told.
+struct CancelOnDrop<'a> {
+    connection: &'a HttpConnection,
+    id: &'a str,
+    armed: bool,
+}
+
+impl Drop for CancelOnDrop<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            let inner = self.connection.inner.clone();
+            let params = format!(r#"{{"requestId":{}}}"#, rollcall_shared::mcp::raw::quote(self.id));
+            let body = message::notification("notifications/cancelled", &params);
+            self.connection.tasks.spawn("cancel", async move { inner.post_and_forget(body).await });
+        }
+    }
+}
+
+impl Inner {
+    fn new_id(&self) -> String {
+        format!("{}-{}", self.id_prefix, self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    async fn shake_hands(&mut self, era: ServerEra) -> Result<(), Failure> {
+        if era != ServerEra::Legacy {
+            match tokio::time::timeout(limits::PROBE_TIMEOUT, self.discover()).await {
+                Ok(Ok(Some(peer))) => {
+                    self.peer = peer;
+                    return Ok(());
+                }
+                Ok(Err(failure)) => return Err(failure),
+                Ok(Ok(None)) | Err(_) if era == ServerEra::Modern => {
+                    return Err(Failure::unsent(Reason::BadAnswer, "the server does not speak 2026-07-28"));
+                }
+                Ok(Ok(None)) | Err(_) => {}
+            }
+        }
+        let opening = tokio::time::timeout(limits::HANDSHAKE_TIMEOUT, self.initialize()).await;
+        opening.unwrap_or_else(|_| Err(Failure::unsent(Reason::TimedOut, "no answer to initialize")))
+    }
+
+    /// `Ok(None)`: the server answers, but not as a modern one.
+    async fn discover(&self) -> Result<Option<Peer>, Failure> {
+        let id = self.new_id();
+        let body = message::request(&id, "server/discover", &message::own_params(Era::Modern, ""));
+        let heads = Heads { method: "server/discover", name: None };
+        match self.exchange(&id, body, heads, &Deaf, &AtomicBool::new(false)).await {
+            Ok((end, _)) => Ok(handshake::read_discover(&end)),
+            Err(Broken::Unsent(failure)) => Err(failure),
+            Err(Broken::Failed(failure)) if failure.reason == Reason::AuthRequired => Err(failure),
+            Err(Broken::Failed(_) | Broken::LostSession) => Ok(None),
+        }
+    }
+
+    async fn initialize(&mut self) -> Result<(), Failure> {
+        let id = self.new_id();
+        self.peer.era = Era::Legacy;
+        self.peer.version = String::new(); // not negotiated yet: no version header
+        let body = message::request(&id, "initialize", &handshake::initialize_params());
+        let heads = Heads { method: "initialize", name: None };
+        let (end, session) =
+            self.exchange(&id, body, heads, &Deaf, &AtomicBool::new(false)).await.map_err(|broken| match broken {
+                Broken::Unsent(failure) | Broken::Failed(failure) => failure,
+                Broken::LostSession => Failure::unsent(Reason::BadAnswer, "404 to initialize"),
+            })?;
+        self.peer = handshake::read_initialize(&end)?;
+        self.session = session;
+        let body = message::notification("notifications/initialized", "{}");
+        let request = self.request(Method::POST, body, None)?;
+        let response = self.client.request(request).await.map_err(|e| send_failure(&e))?;
+        if !response.status().is_success() {
+            let detail = format!("{} to notifications/initialized", response.status());
+            return Err(Failure::unsent(Reason::BadAnswer, detail));
+        }
+        read_capped(response.into_body(), limits::BODY_BYTES).await.ok();
+        Ok(())
+    }
+
+    fn request(&self, method: Method, body: Bytes, heads: Option<&Heads<'_>>) -> Result<Request<Full<Bytes>>, Failure> {
+        let bad = |e: http::Error| Failure::unsent(Reason::BadAnswer, e.to_string());
+        let mut request = Request::builder()
+            .method(method)
+            .uri(&self.url)
+            .header(http::header::ACCEPT, "application/json, text/event-stream")
+            .header(http::header::CONTENT_TYPE, "application/json");
+        if !self.peer.version.is_empty() {
+            request = request.header(headers::PROTOCOL_VERSION, &self.peer.version);
+        }
+        if let Some(session) = &self.session {
+            request = request.header(headers::SESSION_ID, session);
+        }
+        if let Some(heads) = heads.filter(|_| self.peer.era == Era::Modern) {
+            request = request.header(headers::METHOD, heads.method);
+            if let Some(name) = heads.name {
+                request = request.header(headers::NAME, headers::encode(name));
+            }
+        }
+        let mut request = request.body(Full::new(body)).map_err(bad)?;
+        // The operator's headers cannot name any of ours: the model's reader refuses them.
+        request.headers_mut().extend(self.headers.clone());
+        Ok(request)
+    }
+
+    async fn post_and_forget(&self, body: Bytes) {
+        let Ok(request) = self.request(Method::POST, body, None) else { return };
+        if let Ok(Ok(response)) = tokio::time::timeout(limits::CONNECT_TIMEOUT, self.client.request(request)).await {
+            read_capped(response.into_body(), limits::BODY_BYTES).await.ok();
+        }
+    }
+
+    /// One request and its answer, with the session that came along.
+    async fn exchange(
+        &self,
+        id: &str,
+        body: Bytes,
+        heads: Heads<'_>,
+        hear: &dyn Hear,
+        sent: &AtomicBool,
+    ) -> Result<(Final, Option<HeaderValue>), Broken> {
+        let request = self.request(Method::POST, body, Some(&heads)).map_err(Broken::Failed)?;
+        sent.store(true, Ordering::Release);
+        let response = self.client.request(request).await.map_err(|error| {
+            let failure = send_failure(&error);
+            if failure.may_have_run { Broken::Failed(failure) } else { Broken::Unsent(failure) }
+        })?;
+        let session = response.headers().get(headers::SESSION_ID).cloned();
+        let end = self.read_answer(id, response, hear).await?;
+        if let Final::Error(error) = &end
+            && serde_json::from_slice::<jsonrpc::ErrorObject>(error).is_ok_and(|e| OUR_FAULT.contains(&e.code))
+            && heads.method != "server/discover"
+        {
+            let detail = format!("the server refuses our request: {}", String::from_utf8_lossy(error));
+            return Err(Broken::Failed(Failure::unsent(Reason::BadAnswer, detail)));
+        }
+        Ok((end, session))
+    }
+
+    async fn read_answer(&self, id: &str, response: Response<Incoming>, hear: &dyn Hear) -> Result<Final, Broken> {
+        let status = response.status();
+        let kind = response.headers().get(http::header::CONTENT_TYPE).and_then(|v| v.to_str().ok());
+        let kind = kind.unwrap_or_default().to_owned();
+        let is = |expected: &str| kind.split(';').next().is_some_and(|k| k.trim().eq_ignore_ascii_case(expected));
+        if status.is_success() && is("text/event-stream") {
+            return self.read_stream(id, response.into_body(), hear).await;
+        }
+        let retry_after = response
+            .headers()
+            .get(http::header::RETRY_AFTER)
+            .and_then(|v| v.to_str().ok())
+            .and_then(|v| v.parse::<u64>().ok());
+        let json = is("application/json");
+        let body = read_capped(response.into_body(), limits::UPSTREAM_MESSAGE_BYTES).await.map_err(|error| {
+            Broken::Failed(match error {
+                ReadError::TooLarge => Failure::sent(Reason::TooLarge, "the answer"),
+                ReadError::Broken(detail) => Failure::sent(Reason::ConnectionLost, detail),
+            })
+        })?;
+        if status.is_success() {
+            let bad = |detail: String| Broken::Failed(Failure::sent(Reason::BadAnswer, detail));
+            if !json {
+                return Err(bad(format!("{status} with content type {kind:?}")));
+            }
+            return match jsonrpc::parse(&body) {
+                Ok(Message::Response { id: Some(answered), outcome }) if is_id(answered.get(), id) => {
+                    Ok(to_final(&body, outcome))
+                }
+                Ok(_) => Err(bad("an answer to another request".to_owned())),
+                Err(malformed) => Err(bad(format!("{malformed:?}"))),
+            };
+        }
+        self.read_refusal(status, id, &body, retry_after)
+    }
+
+    /// An answer that is no success: an error object for our request is relayed, the rest says what it means.
+    fn read_refusal(&self, status: StatusCode, id: &str, body: &Bytes, retry: Option<u64>) -> Result<Final, Broken> {
+        let shown: String = String::from_utf8_lossy(body).chars().take(200).collect();
+        let detail = format!("{status}: {shown}");
+        let failed = |failure: Failure| {
+            Err(Broken::Failed(match retry {
+                Some(seconds) => failure.retry_after(seconds),
+                None => failure,
+            }))
+        };
+        if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
+            return failed(Failure::unsent(Reason::AuthRequired, detail));
+        }
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            return failed(Failure::unsent(Reason::Overloaded, detail));
+        }
+        let error = match jsonrpc::parse(body) {
+            Ok(Message::Response { id: answered, outcome: Outcome::Error(error) }) => Some((answered, error)),
+            _ => None,
+        };
+        let says_session = error
+            .and_then(|(_, e)| serde_json::from_str::<jsonrpc::ErrorObject>(e.get()).ok())
+            .is_some_and(|e| e.message.to_ascii_lowercase().contains("session"));
+        let lost = matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE)
+            || (status == StatusCode::BAD_REQUEST && says_session);
+        if self.session.is_some() && lost {
+            return Err(Broken::LostSession);
+        }
+        match error {
+            Some((Some(answered), error)) if is_id(answered.get(), id) && status.is_client_error() => {
+                Ok(to_final(body, Outcome::Error(error)))
+            }
+            // What acted and then failed may have acted: a server error is never sent again.
+            _ if status.is_server_error() => failed(Failure::sent(Reason::Unreachable, detail)),
+            _ => failed(Failure::unsent(Reason::BadAnswer, detail)),
+        }
+    }
+
+    async fn read_stream(&self, id: &str, mut body: Incoming, hear: &dyn Hear) -> Result<Final, Broken> {
+        let failed = |reason, detail: String| Broken::Failed(Failure::sent(reason, detail));
+        let mut events = sse::Reader::new(limits::UPSTREAM_MESSAGE_BYTES);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|e| failed(Reason::ConnectionLost, e.to_string()))?;
+            let Some(data) = frame.data_ref() else { continue };
+            events.push(data).map_err(|_| failed(Reason::TooLarge, "an event".to_owned()))?;
+            while let Some(event) = events.next() {
+                if event.is_empty() {
+                    continue; // the priming event of a resumable stream
+                }
+                let event = Bytes::from(event);
+                match jsonrpc::parse(&event) {
+                    Ok(Message::Response { id: Some(answered), outcome }) if is_id(answered.get(), id) => {
+                        let end = to_final(&event, outcome);
+                        // Read to its end, so that the socket can be used again.
+                        let drained = tokio::time::timeout(limits::DEADLINE_SLACK, body.collect());
+                        drained.await.ok();
+                        return Ok(end);
+                    }
+                    Ok(Message::Notification { method, params }) => hear.hear(&method, params),
+                    Ok(Message::Request { id, method, .. }) => {
+                        self.post_and_forget(message::answer_upstream(id, &method)).await;
+                    }
+                    Ok(Message::Response { .. }) => {}
+                    Err(malformed) => return Err(failed(Reason::BadAnswer, format!("{malformed:?}"))),
+                }
+            }
+        }
+        Err(failed(Reason::ConnectionLost, "the stream ended without an answer".to_owned()))
+    }
+}
+
+/// Ids of ours are strings; a server must repeat them as such.
+fn is_id(answered: &str, id: &str) -> bool {
+    rollcall_shared::mcp::raw::string_of(answered).as_deref() == Some(id)
+}
+
+/// The outcome's bytes as a slice of the message that holds them: nothing is copied.
+pub(super) fn to_final(message: &Bytes, outcome: Outcome<'_>) -> Final {
+    match outcome {
+        Outcome::Result(result) => Final::Result(message.slice_ref(result.get().as_bytes())),
+        Outcome::Error(error) => Final::Error(message.slice_ref(error.get().as_bytes())),
+    }
+}
+
+/// Listens for `tools/list_changed` while the connection is open: on a GET stream or by `subscriptions/listen`.
+async fn watch(inner: Arc<Inner>, changed: Arc<dyn Fn() + Send + Sync>) {
+    struct OnChange(Arc<dyn Fn() + Send + Sync>);
+    impl Hear for OnChange {
+        fn hear(&self, method: &str, _: Option<&serde_json::value::RawValue>) {
+            if method == "notifications/tools/list_changed" {
+                (self.0)();
+            }
+        }
+    }
+    let hear = OnChange(changed);
+    let mut pause = limits::BACKOFF_FIRST;
+    loop {
+        let id = inner.new_id();
+        let listen = message::own_params(Era::Modern, r#""notifications":{"toolsListChanged":true}"#);
+        let heads = Heads { method: "subscriptions/listen", name: None };
+        let request = match inner.peer.era {
+            Era::Modern => {
+                inner.request(Method::POST, message::request(&id, "subscriptions/listen", &listen), Some(&heads))
+            }
+            Era::Legacy => inner.request(Method::GET, Bytes::new(), None),
+        };
+        let Ok(request) = request else { return };
+        if let Ok(response) = inner.client.request(request).await {
+            let streams = response
+                .headers()
+                .get(http::header::CONTENT_TYPE)
+                .is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream"));
+            if !response.status().is_success() || !streams {
+                return; // not offered: the catalog's age does the rest
+            }
+            pause = limits::BACKOFF_FIRST;
+            let reading = inner.read_stream(&id, response.into_body(), &hear);
+            tokio::select! {
+                _ = reading => {}
+                () = until_closed(&inner) => return,
+            }
+        }
+        if inner.closed.load(Ordering::Acquire) {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(limits::BACKOFF_LONGEST);
+    }
+}
+
+async fn until_closed(inner: &Inner) {
+    while !inner.closed.load(Ordering::Acquire) {
+        tokio::time::sleep(limits::CATALOG_PAUSE).await;
+    }
+}

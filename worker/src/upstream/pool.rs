@@ -1,0 +1,289 @@
+//! Connections by (tenant, server, isolation): opened on first use, one at a time, closed when idle.
+//!
+//! A failed start is remembered for a growing while, so that a dead server costs its callers microseconds and its
+//! neighbours nothing. Opening goes on when the caller who began it has left.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared as SharedFuture};
+use rollcall_shared::ids::{ServerId, TenantId};
+use rollcall_shared::limits;
+use rollcall_shared::model::{Isolation, Server, Transport};
+use rollcall_shared::telemetry::{Metrics, label};
+use rollcall_shared::tenants::Owned;
+use rollcall_shared::wire::{Failure, Reason};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::Instant;
+
+use super::Connection;
+use super::http::HttpConnection;
+use super::stdio::StdioConnection;
+use crate::worker::Shared;
+
+/// A connection that ended sooner than this after its start counts as a failed start.
+const SHORT_LIFE: Duration = Duration::from_secs(10);
+const SWEEP: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    tenant: TenantId,
+    server: ServerId,
+    /// Empty for a shared connection.
+    session: String,
+}
+
+type Opened = Result<Arc<Connection>, Failure>;
+
+enum State {
+    Idle,
+    Opening(SharedFuture<BoxFuture<'static, Opened>>),
+    Open { connection: Arc<Connection>, since: Instant },
+    Failed { failure: Failure, until: Instant },
+}
+
+struct Slot {
+    /// The settings that the connection was made from; others need another connection.
+    server: Owned<Server>,
+    state: Mutex<State>,
+    /// Failed starts in a row.
+    streak: AtomicUsize,
+    calls: Arc<Semaphore>,
+    last_used: Mutex<Instant>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Pool {
+    slots: DashMap<Key, Arc<Slot>>,
+}
+
+/// A connection with the right to make one call on it.
+pub(crate) struct Borrowed {
+    connection: Arc<Connection>,
+    slot: Arc<Slot>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Borrowed {
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// The connection is of no more use; the next caller opens a new one.
+    pub(crate) fn discard(self) {
+        let mut state = lock(&self.slot.state);
+        if matches!(&*state, State::Open { connection, .. } if Arc::ptr_eq(connection, &self.connection)) {
+            *state = State::Idle;
+        }
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        *lock(&self.slot.last_used) = Instant::now();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    /// The connection for a call, opened if need be.
+    pub(crate) async fn borrow(
+        &self,
+        shared: &Arc<Shared>,
+        tenant: &TenantId,
+        server: &Owned<Server>,
+        session: &str,
+    ) -> Result<Borrowed, Failure> {
+        let session = match server.value.isolation {
+            Isolation::Shared => String::new(),
+            Isolation::Session => session.to_owned(),
+        };
+        let key = Key { tenant: tenant.clone(), server: server.value.id.clone(), session };
+        let slot = self.slot(shared, key.clone(), server)?;
+        let Ok(permit) = slot.calls.clone().try_acquire_owned() else {
+            let failure = Failure::unsent(Reason::Overloaded, "too many calls in flight on this server");
+            return Err(failure.retry_after(1));
+        };
+        let opening = match slot.ready_or_opening(shared, &key) {
+            Ok(connection) => return Ok(Borrowed { connection, slot, _permit: permit }),
+            Err(Ok(opening)) => opening,
+            Err(Err(failure)) => return Err(failure),
+        };
+        let connection = opening.await?;
+        Ok(Borrowed { connection, slot, _permit: permit })
+    }
+
+    fn slot(&self, shared: &Arc<Shared>, key: Key, server: &Owned<Server>) -> Result<Arc<Slot>, Failure> {
+        if let Some(slot) = self.slots.get(&key).map(|slot| slot.clone()) {
+            if Arc::ptr_eq(&slot.server.value, &server.value) || slot.server.value == server.value {
+                return Ok(slot);
+            }
+            // The settings changed: the old connection ends, its calls in flight finish on it.
+            self.slots.remove_if(&key, |_, old| Arc::ptr_eq(old, &slot));
+            shared.tasks.spawn("close upstream", close(slot, shared.metrics.clone()));
+        } else if self.slots.iter().filter(|entry| entry.key().tenant == key.tenant).count()
+            >= limits::UPSTREAMS_PER_TENANT
+        {
+            return Err(
+                Failure::unsent(Reason::Overloaded, "too many upstream connections of this tenant").retry_after(5)
+            );
+        }
+        let fresh = Arc::new(Slot {
+            server: server.clone(),
+            state: Mutex::new(State::Idle),
+            streak: AtomicUsize::new(0),
+            calls: Arc::new(Semaphore::new(limits::UPSTREAM_CALLS)),
+            last_used: Mutex::new(Instant::now()),
+        });
+        Ok(self.slots.entry(key).or_insert(fresh).clone())
+    }
+
+    /// Closes what is idle, and what is configured no more.
+    pub(crate) async fn sweep_forever(&self, shared: &Arc<Shared>) {
+        loop {
+            tokio::time::sleep(SWEEP).await;
+            let entries: Vec<(Key, Arc<Slot>)> =
+                self.slots.iter().map(|entry| (entry.key().clone(), entry.value().clone())).collect();
+            for (key, slot) in entries {
+                let configured = match shared.tenants.get(&key.tenant).await {
+                    Ok(Some(tenant)) => tenant.docs().servers.contains_key(&key.server),
+                    Ok(None) => false,
+                    Err(_) => true,
+                };
+                let idle = lock(&slot.last_used).elapsed() > slot.server.value.idle_timeout()
+                    && slot.calls.available_permits() == limits::UPSTREAM_CALLS;
+                if (idle || !configured) && self.slots.remove_if(&key, |_, old| Arc::ptr_eq(old, &slot)).is_some() {
+                    shared.tasks.spawn("close upstream", close(slot, shared.metrics.clone()));
+                }
+            }
+        }
+    }
+
+    pub(crate) async fn close_all(&self, metrics: &Arc<Metrics>) {
+        let slots: Vec<Arc<Slot>> = self.slots.iter().map(|entry| entry.value().clone()).collect();
+        self.slots.clear();
+        futures_util::future::join_all(slots.into_iter().map(|slot| close(slot, metrics.clone()))).await;
+    }
+}
+
+async fn close(slot: Arc<Slot>, metrics: Arc<Metrics>) {
+    let state = std::mem::replace(&mut *lock(&slot.state), State::Idle);
+    if let State::Open { connection, .. } = state {
+        // Calls in flight finish on the old connection.
+        let all = u32::try_from(limits::UPSTREAM_CALLS).unwrap_or(u32::MAX);
+        tokio::time::timeout(limits::CALL_TIMEOUT, slot.calls.acquire_many(all)).await.ok();
+        connection.close().await;
+        metrics.upstreams.add(-1, &[label("transport", connection.transport())]);
+    }
+}
+
+impl Slot {
+    /// The open connection; else the opening to wait for; else why there is none now.
+    #[expect(clippy::type_complexity, reason = "three outcomes, each used at once by the one caller")]
+    fn ready_or_opening(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        key: &Key,
+    ) -> Result<Arc<Connection>, Result<SharedFuture<BoxFuture<'static, Opened>>, Failure>> {
+        let mut state = lock(&self.state);
+        match &*state {
+            State::Open { connection, .. } if !connection.is_closed() => return Ok(connection.clone()),
+            State::Opening(opening) => return Err(Ok(opening.clone())),
+            State::Failed { failure, until } => {
+                let left = until.saturating_duration_since(Instant::now());
+                if !left.is_zero() {
+                    return Err(Err(failure.clone().retry_after(left.as_secs() + 1)));
+                }
+            }
+            State::Open { connection, since } => {
+                shared.metrics.upstreams.add(-1, &[label("transport", connection.transport())]);
+                // One early death may be an accident; a second one in a row is a crash loop.
+                if since.elapsed() < SHORT_LIFE {
+                    let streak = self.streak.fetch_add(1, Ordering::AcqRel) + 1;
+                    if streak > 1 {
+                        let pause = backoff(streak - 1);
+                        let failure = Failure::unsent(Reason::StartFailed, "it ends soon after each start");
+                        *state = State::Failed { failure: failure.clone(), until: Instant::now() + pause };
+                        return Err(Err(failure.retry_after(pause.as_secs() + 1)));
+                    }
+                } else {
+                    self.streak.store(0, Ordering::Release);
+                }
+            }
+            State::Idle => {}
+        }
+        let (sender, receiver) = oneshot::channel::<Opened>();
+        let opening = async move {
+            receiver.await.unwrap_or_else(|_| Err(Failure::unsent(Reason::StartFailed, "the worker is shutting down")))
+        }
+        .boxed()
+        .shared();
+        *state = State::Opening(opening.clone());
+        let (slot, shared, key) = (self.clone(), shared.clone(), key.clone());
+        let tasks = shared.tasks.clone();
+        tasks.spawn("open upstream", async move {
+            let opened = slot.open(&shared, &key).await;
+            sender.send(opened).ok();
+        });
+        Err(Ok(opening))
+    }
+
+    async fn open(self: &Arc<Self>, shared: &Arc<Shared>, key: &Key) -> Opened {
+        let changed = {
+            let (shared, tenant, server) = (shared.clone(), key.tenant.clone(), self.server.value.id.clone());
+            Arc::new(move || shared.catalogs.changed(&shared, &tenant, &server))
+        };
+        let opened = match &self.server.value.transport {
+            Transport::Http { .. } => HttpConnection::open(shared, &self.server, changed).await.map(Connection::Http),
+            Transport::Command { .. } => {
+                StdioConnection::open(shared, &self.server, changed).await.map(Connection::Stdio)
+            }
+        }
+        .map(Arc::new);
+        let mut state = lock(&self.state);
+        match &opened {
+            Ok(connection) => {
+                shared.metrics.upstreams.add(1, &[label("transport", connection.transport())]);
+                tracing::info!(server = %key.server, era = connection.era().label(), "an upstream is connected");
+                if !matches!(connection.transport(), "stdio") {
+                    self.streak.store(0, Ordering::Release);
+                }
+                *state = State::Open { connection: connection.clone(), since: Instant::now() };
+            }
+            Err(failure) => {
+                let streak = self.streak.fetch_add(1, Ordering::AcqRel) + 1;
+                *state = State::Failed { failure: failure.clone(), until: Instant::now() + backoff(streak) };
+            }
+        }
+        opened
+    }
+}
+
+/// Doubling pauses, each cut by up to a quarter at random so that many workers do not knock at once.
+fn backoff(streak: usize) -> Duration {
+    let doubled =
+        limits::BACKOFF_FIRST * 2u32.saturating_pow(u32::try_from(streak.saturating_sub(1)).unwrap_or(10).min(10));
+    let bounded = doubled.min(limits::BACKOFF_LONGEST);
+    let jitter = u32::from(rollcall_shared::digest::random().first().copied().unwrap_or(0));
+    bounded - bounded / 4 * jitter / 255
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_bound() {
+        for (streak, low, high) in [(1, 375, 500), (2, 750, 1000), (3, 1500, 2000), (50, 22_500, 30_000)] {
+            let pause = backoff(streak).as_millis();
+            assert!((low..=high).contains(&pause), "{streak}: {pause}");
+        }
+    }
+}
