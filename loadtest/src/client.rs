@@ -1,0 +1,140 @@
+//! A plain client: requests as they are written, answers as they come.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client as Pool;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::{Value, json};
+
+/// Longest wait for an answer in a test: a hang must fail, not stall.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// See the module.
+#[derive(Clone)]
+pub struct Client {
+    pool: Pool<HttpConnector, Full<Bytes>>,
+    base: String,
+    token: Option<String>,
+}
+
+/// An answer, read whole.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Answer {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The body as JSON; `null` if it is none.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
+    /// The data of a stream's events, as JSON.
+    pub fn events(&self) -> Vec<Value> {
+        let data = self.text();
+        data.lines()
+            .filter_map(|line| line.strip_prefix("data: "))
+            .filter_map(|data| serde_json::from_str(data).ok())
+            .collect()
+    }
+
+    /// The JSON-RPC answer: the body, or the last event of a stream.
+    pub fn rpc(&self) -> Value {
+        match self.json() {
+            Value::Null => self.events().pop().unwrap_or_default(),
+            value => value,
+        }
+    }
+}
+
+impl Client {
+    /// A client of `http://host:port`, without a path.
+    pub fn new(base: impl Into<String>) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        Self { pool: Pool::builder(TokioExecutor::new()).build(connector), base: base.into(), token: None }
+    }
+
+    #[must_use]
+    pub fn with_token(&self, token: impl Into<String>) -> Self {
+        Self { token: Some(token.into()), ..self.clone() }
+    }
+
+    /// One request. Fails as a text, for tests to show.
+    pub async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Result<Answer, String> {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(body.into())).map_err(|e| e.to_string())?;
+        let sending = async {
+            let response = self.pool.request(request).await.map_err(|e| format!("{e:?}"))?;
+            let (head, body) = response.into_parts();
+            let body = body.collect().await.map_err(|e| e.to_string())?.to_bytes();
+            Ok(Answer { status: head.status, headers: head.headers, body })
+        };
+        tokio::time::timeout(PATIENCE, sending).await.map_err(|_| "no answer".to_owned())?
+    }
+
+    /// A POST of JSON.
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Answer, String> {
+        self.send(Method::POST, path, &[("content-type", "application/json")], body.to_string()).await
+    }
+
+    /// A legacy JSON-RPC request, without a session.
+    pub async fn legacy(&self, path: &str, method: &str, params: Value) -> Result<Answer, String> {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        self.post(path, &body).await
+    }
+
+    /// A modern JSON-RPC request with everything that 2026-07-28 asks for.
+    pub async fn modern(&self, path: &str, method: &str, params: Value) -> Result<Answer, String> {
+        let name = params["name"].as_str().map(rollcall_shared::mcp::headers::encode);
+        let body = json!({"jsonrpc": "2.0", "id": "m-1", "method": method, "params": modern_params(params)});
+        let mut headers = vec![
+            ("content-type", "application/json"),
+            ("accept", "application/json, text/event-stream"),
+            ("mcp-protocol-version", "2026-07-28"),
+            ("mcp-method", method),
+        ];
+        if let Some(name) = &name {
+            headers.push(("mcp-name", name));
+        }
+        self.send(Method::POST, path, &headers, body.to_string()).await
+    }
+}
+
+/// The params with a modern caller's `_meta` added.
+pub fn modern_params(mut params: Value) -> Value {
+    if !params.is_object() {
+        params = json!({});
+    }
+    let meta = &mut params["_meta"];
+    if !meta.is_object() {
+        *meta = json!({});
+    }
+    meta["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
+    if meta.get("io.modelcontextprotocol/clientCapabilities").is_none() {
+        meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+    }
+    params
+}

@@ -1,0 +1,61 @@
+//! The program `rollcall-loadtest`: parts of a test bed, to be started by hand.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use rollcall_loadtest::upstream::{Reply, Speaks, Upstream, tool};
+use serde_json::json;
+
+/// Upstreams to test and load Rollcall with.
+#[derive(Parser)]
+#[command(name = "rollcall-loadtest", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// A mock MCP server over Streamable HTTP.
+    Upstream {
+        #[arg(long, default_value = "127.0.0.1:0")]
+        listen: SocketAddr,
+        /// Speaks the legacy era, with sessions, instead of 2026-07-28.
+        #[arg(long)]
+        legacy: bool,
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=5000))]
+        tools: u32,
+        /// Milliseconds until a call is answered.
+        #[arg(long, default_value_t = 0)]
+        latency_ms: u64,
+        /// Bytes of text in a result.
+        #[arg(long, default_value_t = 64)]
+        result_bytes: usize,
+    },
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let Command::Upstream { listen, legacy, tools, latency_ms, result_bytes } = Cli::parse().command;
+    let speaks = if legacy { Speaks::Legacy } else { Speaks::Modern };
+    let upstream = match Upstream::start_at(listen, speaks, &[]).await {
+        Ok(upstream) => upstream,
+        Err(error) => {
+            writeln!(std::io::stderr(), "rollcall-loadtest: {listen}: {error}").ok();
+            return ExitCode::from(69);
+        }
+    };
+    upstream.set_tools((0..tools).map(|n| tool(&format!("tool_{n:04}"))).collect());
+    let result = json!({"content": [{"type": "text", "text": "x".repeat(result_bytes)}]}).to_string();
+    upstream.answers(move |_| match latency_ms {
+        0 => Reply::Result(result.clone()),
+        ms => Reply::After(Duration::from_millis(ms), Box::new(Reply::Result(result.clone()))),
+    });
+    writeln!(std::io::stdout(), "{}", upstream.url()).ok();
+    // Until the terminal or the parent ends it.
+    tokio::signal::ctrl_c().await.ok();
+    ExitCode::SUCCESS
+}
