@@ -10,8 +10,8 @@ pub const BODY_BYTES: usize = 4 << 20;
 pub const BUFFERED_BYTES: usize = 512 << 20;
 /// Calls that one process works on at once; above it, a refusal within milliseconds beats a slow death.
 pub const CALLS_IN_FLIGHT: usize = 1_000;
-/// Share of both budgets that one tenant may hold: a noisy tenant must leave room for the others.
-pub const TENANT_SHARE: usize = 4;
+/// One tenant may hold the whole of both budgets divided by this: a noisy tenant must leave room for the others.
+pub const TENANT_SHARE: usize = 2;
 /// Connections that the agent listener holds; each costs a descriptor and some kilobytes.
 pub const CONNECTIONS: usize = 10_000;
 /// Time for a client to send its request head, and then its body (slowloris).
