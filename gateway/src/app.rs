@@ -227,5 +227,5 @@ fn origins(public_url: &Url, allowed: &[String]) -> HashSet<String> {
     origins
 }
 
-/// The bound on how long a drain may take: calls in flight end by their own deadlines.
-pub const DRAIN: std::time::Duration = limits::CALL_TIMEOUT;
+/// The bound on how long a drain may take: calls in flight end by their own deadlines, then children are ended.
+pub const DRAIN: std::time::Duration = limits::CALL_TIMEOUT.saturating_add(limits::HEAD_TIMEOUT);

@@ -33,12 +33,14 @@ use crate::mcp;
 
 /// Serves one POST to an MCP endpoint.
 pub(crate) async fn serve(app: &Arc<App>, endpoint: &Endpoint, request: Request<Incoming>) -> Response<Body> {
-    let mut record = Record::open("mcp");
-    let mut answer = match steps(app, endpoint, request, &mut record).await {
+    // Written in any case: also when the client hangs up and this future is dropped at one of its awaits.
+    let mut recording = settle::Recording::new(app.clone(), Record::open("mcp"));
+    let answer = steps(app, endpoint, request, recording.record()).await;
+    let mut answer = match answer {
         Ok(answer) => answer,
-        Err(refused) => settle::refuse(app, endpoint, &mut record, refused),
+        Err(refused) => settle::refuse(app, endpoint, recording.record(), refused),
     };
-    settle::settle(app, record, &mut answer);
+    settle::settle(recording, &mut answer);
     answer
 }
 

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use dashmap::DashMap;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, StreamExt as _};
 use rollcall_shared::clock::unix_s;
 use rollcall_shared::digest::Digest;
 use rollcall_shared::ids::{ServerId, TenantId};
@@ -17,7 +19,7 @@ use rollcall_shared::model::{Catalog, Policy, Server, SessionPolicy};
 use rollcall_shared::store::StoreError;
 use rollcall_shared::task::Tasks;
 use rollcall_shared::telemetry::Metrics;
-use rollcall_shared::tenants::{Tenant, TenantDocs, Tenants};
+use rollcall_shared::tenants::{StoredSession, Tenant, TenantDocs, Tenants};
 use rollcall_shared::wire::{Failure, Reason, WorkerLink};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -39,6 +41,7 @@ struct Trouble {
 struct Current {
     sight: Arc<Sight>,
     tenant: Arc<Tenant>,
+    /// Of the tenant when its documents were read. An evicted tenant has none, and so equals nothing.
     generation: u64,
     /// Seconds since 1970.
     expires_at: Option<u64>,
@@ -93,17 +96,21 @@ impl Live {
     pub async fn sight(self: &Arc<Self>, principal: &Principal) -> Result<Arc<Sight>, Refusal> {
         let slot = self.slots.get_with(slot_key(principal), Arc::default);
         if let Some(current) = &*slot.current.load()
-            && current.generation == current.tenant.generation()
+            && current.tenant.generation() == Some(current.generation)
             && current.expires_at.is_none_or(|end| unix_s() < end)
         {
             return Ok(current.sight.clone());
         }
-        let tenant = self.tenant(&principal.tenant).await?;
         // Read before the documents, so that a change in between shows as an older generation.
-        let generation = tenant.generation();
-        let policy = self.tenants.policy(&principal.policy_key()).await.map_err(|e| store_refusal(&e))?;
+        let (tenant, generation) = loop {
+            let tenant = self.tenant(&principal.tenant).await?;
+            if let Some(generation) = tenant.generation() {
+                break (tenant, generation);
+            }
+        };
+        let stored = self.tenants.session(&tenant.id, &principal.session_id()).await.map_err(|e| store_refusal(&e))?;
         let registry = self.registry(&tenant).await?;
-        let rules = effective(&registry.docs, policy, unix_s());
+        let rules = effective(&registry.docs, stored, unix_s());
         let expires_at = rules.expires_at;
         let sight = Arc::new(self.views.sight(registry, Arc::new(rules), &principal.scopes));
         slot.current.store(Some(Arc::new(Current { sight: sight.clone(), tenant, generation, expires_at })));
@@ -191,8 +198,15 @@ impl Live {
     }
 
     async fn wait_for_first_catalogs(self: &Arc<Self>, registry: &Registry) {
-        let asked = registry.missing.iter().map(|m| self.ask(registry.tenant.clone(), m.server.id.clone()));
-        let all = futures_util::future::join_all(asked);
+        let asked: Vec<BoxFuture<'static, bool>> = registry
+            .missing
+            .iter()
+            .map(|m| {
+                let (live, tenant, server) = (self.clone(), registry.tenant.clone(), m.server.id.clone());
+                async move { live.ask(tenant, server).await }.boxed()
+            })
+            .collect();
+        let all = futures_util::stream::iter(asked).buffer_unordered(limits::FIRST_CONNECTS).collect::<Vec<bool>>();
         // Whoever takes longer comes later: the chat must start.
         tokio::time::timeout(limits::FIRST_LISTING_WAIT, all).await.ok();
     }
@@ -297,12 +311,12 @@ fn slot_key(principal: &Principal) -> [u8; 32] {
 }
 
 /// The rules that hold for a session now. Whatever is lost, expired or revoked only narrows them.
-pub fn effective(docs: &TenantDocs, policy: Option<SessionPolicy>, now: u64) -> Policy {
+pub fn effective(docs: &TenantDocs, stored: StoredSession, now: u64) -> Policy {
     let nothing = || Policy { allow: Some(Vec::new()), ..Policy::default() };
-    if docs.revoked {
+    if docs.revoked || stored.revoked {
         return nothing();
     }
-    let rules = match policy {
+    let rules = match stored.policy {
         Some(SessionPolicy::Rules(rules)) => rules,
         Some(SessionPolicy::Tombstone { .. }) => return nothing(),
         None => match &docs.settings.default_policy {
@@ -326,11 +340,15 @@ mod tests {
     fn what_is_lost_expired_or_revoked_allows_nothing() {
         let rules = Policy { expires_at: Some(100), ..Policy::default() };
         let docs = TenantDocs::default();
-        let allow = |docs: &TenantDocs, policy, now| effective(docs, policy, now).allow.map(|a| a.len());
+        let allow = |docs: &TenantDocs, policy, now| {
+            effective(docs, StoredSession { policy, revoked: false }, now).allow.map(|a| a.len())
+        };
         assert_eq!(allow(&docs, Some(SessionPolicy::Rules(rules.clone())), 99), None, "everything registered");
         assert_eq!(allow(&docs, Some(SessionPolicy::Rules(rules.clone())), 100), Some(0));
         assert_eq!(allow(&docs, Some(SessionPolicy::Tombstone { since: 0 }), 0), Some(0));
         assert_eq!(allow(&docs, None, 0), Some(0), "no policy and no default");
+        let session = StoredSession { policy: Some(SessionPolicy::Rules(Policy::default())), revoked: true };
+        assert_eq!(effective(&docs, session, 0).allow.map(|a| a.len()), Some(0));
         let revoked = TenantDocs { revoked: true, ..TenantDocs::default() };
         assert_eq!(allow(&revoked, Some(SessionPolicy::Rules(rules)), 0), Some(0));
     }

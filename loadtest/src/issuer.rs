@@ -57,8 +57,8 @@ impl Issuer {
     pub fn sign_with_header(&self, header: &Value, claims: &Value) -> Result<String, String> {
         use base64_url as b64;
         let message = format!("{}.{}", b64(header.to_string().as_bytes()), b64(claims.to_string().as_bytes()));
-        let signature = jsonwebtoken::crypto::sign(message.as_bytes(), &self.key, Algorithm::ES256)
-            .map_err(|e| e.to_string())?;
+        let signature =
+            jsonwebtoken::crypto::sign(message.as_bytes(), &self.key, Algorithm::ES256).map_err(|e| e.to_string())?;
         Ok(format!("{message}.{signature}"))
     }
 

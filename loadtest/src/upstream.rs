@@ -36,6 +36,8 @@ pub enum Reply {
     Result(String),
     /// `error`, as this JSON text.
     Error(String),
+    /// `error` with a status.
+    ErrorWith(u16, String),
     /// This status, content type and body.
     Raw(u16, &'static str, String),
     /// An event stream: these JSON texts, then the result.
@@ -74,6 +76,8 @@ struct State {
     seen: Vec<Seen>,
     sessions: BTreeSet<String>,
     opened: usize,
+    /// `tools/list` is answered with this text.
+    listing: Option<String>,
     /// Everything is answered with this.
     broken: Option<Reply>,
 }
@@ -110,7 +114,7 @@ impl Upstream {
 
     /// The same at a given address, for a server that comes back.
     pub async fn start_at(address: SocketAddr, speaks: Speaks, tools: &[&str]) -> std::io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
+        let listener = bind(address).await?;
         let address = listener.local_addr()?;
         let state = Arc::new(Mutex::new(State {
             speaks,
@@ -121,6 +125,7 @@ impl Upstream {
             seen: Vec::new(),
             sessions: BTreeSet::new(),
             opened: 0,
+            listing: None,
             broken: None,
         }));
         let (changed, _) = broadcast::channel(16);
@@ -161,6 +166,11 @@ impl Upstream {
     /// Every request is answered with this, until it is `None` again.
     pub fn breaks(&self, reply: Option<Reply>) {
         lock(&self.state).broken = reply;
+    }
+
+    /// `tools/list` gives this JSON text as its result.
+    pub fn lists(&self, result: &str) {
+        lock(&self.state).listing = Some(result.to_owned());
     }
 
     pub fn pages_of(&self, page: usize) {
@@ -214,6 +224,19 @@ impl Upstream {
     /// Listeners for list changes.
     pub fn listeners(&self) -> usize {
         self.changed.receiver_count()
+    }
+}
+
+/// Binds; a port that a server left a moment ago is waited for.
+async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let began = tokio::time::Instant::now();
+    loop {
+        match TcpListener::bind(address).await {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && began.elapsed() < Duration::from_secs(5) => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            bound => return bound,
+        }
     }
 }
 
@@ -303,16 +326,17 @@ async fn modern(
         return rpc_error(400, id, -32022, "unsupported protocol version");
     }
     let named = message["params"]["name"].as_str().filter(|_| method == "tools/call");
-    let name_fits = named.is_none_or(|name| {
-        rollcall_shared::mcp::headers::decode(text("mcp-name").as_bytes()).as_deref() == Some(name)
-    });
+    let name_fits = named
+        .is_none_or(|name| rollcall_shared::mcp::headers::decode(text("mcp-name").as_bytes()).as_deref() == Some(name));
     if text("mcp-protocol-version") != version || text("mcp-method") != method || !name_fits {
         return rpc_error(400, id, -32020, "headers and body differ");
     }
     match method {
-        "server/discover" => {
-            rpc(200, id, r#""result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"ttlMs":0,"cacheScope":"private"}"#)
-        }
+        "server/discover" => rpc(
+            200,
+            id,
+            r#""result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"ttlMs":0,"cacheScope":"private"}"#,
+        ),
         "subscriptions/listen" => listen(changed.subscribe()),
         "tools/list" => list(state, id, message, r#""resultType":"complete","ttlMs":0,"cacheScope":"private","#),
         "tools/call" => call(state, cancelled, id, &message["params"]).await,
@@ -337,15 +361,21 @@ async fn legacy(
             state.sessions.insert(session.clone());
             session
         };
-        let mut response = rpc(200, id, r#""result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"mock","version":"1"}}"#);
-        response.headers_mut().extend(session.parse().ok().map(|v| (http::HeaderName::from_static("mcp-session-id"), v)));
+        let mut response = rpc(
+            200,
+            id,
+            r#""result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"mock","version":"1"}}"#,
+        );
+        response
+            .headers_mut()
+            .extend(session.parse().ok().map(|v| (http::HeaderName::from_static("mcp-session-id"), v)));
         return response;
     }
     if session.is_empty() {
         return rpc_error(400, id, -32000, "Bad Request: a session is needed");
     }
     if !lock(state).sessions.contains(&session) {
-        return rpc_error(404, id, -32001, "Session not found");
+        return rpc_error(404, &Value::Null, -32001, "Session not found");
     }
     match head.method {
         Method::DELETE => {
@@ -370,6 +400,9 @@ async fn legacy(
 
 fn list(state: &Mutex<State>, id: &Value, message: &Value, head: &str) -> Response<Body> {
     let state = lock(state);
+    if let Some(listing) = &state.listing {
+        return rpc(200, id, &format!(r#""result":{listing}"#));
+    }
     let start: usize = message["params"]["cursor"].as_str().and_then(|c| c.parse().ok()).unwrap_or(0);
     let end = start.saturating_add(state.page).min(state.tools.len());
     let tools = json!(state.tools.get(start..end).unwrap_or_default());
@@ -408,6 +441,7 @@ fn finished(reply: Reply, id: &Value) -> Response<Body> {
     match reply {
         Reply::Result(result) => rpc(200, id, &format!(r#""result":{result}"#)),
         Reply::Error(error) => rpc(200, id, &format!(r#""error":{error}"#)),
+        Reply::ErrorWith(status, error) => rpc(status, id, &format!(r#""error":{error}"#)),
         Reply::Raw(status, kind, body) => respond(status, kind, body),
         Reply::WrongId => rpc(200, &json!("another"), r#""result":{}"#),
         Reply::Stream(events, result) => {

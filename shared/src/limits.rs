@@ -45,6 +45,8 @@ pub const JWKS_MAX_AGE: Duration = Duration::from_secs(600);
 
 /// Characters of a visible name: what every model API accepts.
 pub const NAME_CHARS: usize = 64;
+/// The least that a tenant may set it to: the longest alias, the separator, and the hash of a cut name fit.
+pub const NAME_CHARS_LEAST: usize = 40 + 2 + 9;
 /// Characters of a base alias before it is allotted.
 pub const ALIAS_CHARS: usize = 24;
 /// Names of one `resolve`.
@@ -129,6 +131,15 @@ pub const FIRST_LISTING_WAIT: Duration = Duration::from_secs(5);
 pub const AUDIT_QUEUE: usize = 8_192;
 /// Change log entries of a partition that the embedded stores keep for readers that lag.
 pub const CHANGE_LOG: usize = 4_096;
+/// The pause before changes that could not be read are asked for again, and the longest wait of a write for its own.
+pub const CATCH_UP_PAUSE: Duration = Duration::from_millis(200);
+pub const APPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Requests that wait at once for an issuer's keys: made-up tokens must not fill the process.
+pub const JWKS_WAITERS: usize = 100;
+/// Servers that a tenant's first list connects to at once.
+pub const FIRST_CONNECTS: usize = 16;
+/// Characters of a method or a cause that reach a log.
+pub const LOGGED_CHARS: usize = 200;
 /// One stored document, and one configuration file.
 pub const DOCUMENT_BYTES: usize = 1 << 20;
 pub const CONFIG_BYTES: usize = 16 << 20;

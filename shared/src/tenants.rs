@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use serde::de::DeserializeOwned;
@@ -61,10 +61,16 @@ pub struct Tenant {
     /// Raised with every change; a request that sees another one than it compiled for compiles anew.
     generation: AtomicU64,
     /// One writer at a time, so that an older read never replaces a newer one.
-    writer: Mutex<()>,
+    writer: Mutex<Loaded>,
+    settled: AtomicBool,
 }
 
-/// The generation of a tenant that was evicted: no view compiled for it is valid.
+/// What the documents of a tenant were read at.
+struct Loaded {
+    version: u64,
+}
+
+/// The generation of a tenant that was evicted.
 const EVICTED: u64 = u64::MAX;
 
 impl Tenant {
@@ -72,8 +78,9 @@ impl Tenant {
         self.docs.load_full()
     }
 
-    pub fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
+    /// The generation; none once the tenant was evicted, from when on it is told of no change.
+    pub fn generation(&self) -> Option<u64> {
+        Some(self.generation.load(Ordering::Acquire)).filter(|g| *g != EVICTED)
     }
 
     fn raise(&self) {
@@ -81,6 +88,14 @@ impl Tenant {
         // Failure means evicted, where nothing is left to raise.
         self.generation.fetch_update(Ordering::AcqRel, Ordering::Acquire, raised).ok();
     }
+}
+
+/// What is stored of a session.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoredSession {
+    /// `None`: never written.
+    pub policy: Option<SessionPolicy>,
+    pub revoked: bool,
 }
 
 /// All tenants of this node.
@@ -122,14 +137,19 @@ impl Tenants {
 
     /// The tenant, if the file or the store knows it.
     pub async fn get(&self, id: &TenantId) -> Result<Option<Arc<Tenant>>, StoreError> {
-        if let Some(tenant) = self.at_hand.get(id).await {
-            return Ok(Some(tenant));
+        loop {
+            let tenant = match self.at_hand.get(id).await {
+                Some(tenant) => tenant,
+                None if !self.exists(id).await? => return Ok(None),
+                None => {
+                    let loaded = self.at_hand.try_get_with(id.clone(), self.load(id)).await;
+                    loaded.map_err(|error| StoreError::clone(&error))?
+                }
+            };
+            if tenant.settled.load(Ordering::Acquire) || self.settle(&tenant).await? {
+                return Ok(Some(tenant));
+            }
         }
-        if !self.exists(id).await? {
-            return Ok(None);
-        }
-        let loaded = self.at_hand.try_get_with(id.clone(), self.load(id)).await;
-        loaded.map(Some).map_err(|error| StoreError::clone(&error))
     }
 
     async fn exists(&self, id: &TenantId) -> Result<bool, StoreError> {
@@ -143,23 +163,44 @@ impl Tenants {
         if !self.documents.is_seeded().await? {
             return Err(StoreError::NotSeeded);
         }
-        let index = partition(id);
-        loop {
-            // What changes while we read is not applied to this tenant, since it is not at hand yet: read again then.
-            let before = self.documents.versions().newest(index);
-            let mut docs = self.from_file(id);
-            for (key, document) in self.documents.list(id).await? {
-                self.apply(&mut docs, &key, Some(&document.body));
-            }
-            if self.documents.versions().newest(index) == before {
-                return Ok(Arc::new(Tenant {
-                    id: id.clone(),
-                    docs: ArcSwap::from_pointee(docs),
-                    generation: AtomicU64::new(1),
-                    writer: Mutex::new(()),
-                }));
-            }
+        let version = self.documents.versions().newest(partition(id));
+        let mut docs = self.from_file(id);
+        for (key, document) in self.documents.list(id).await? {
+            self.apply(&mut docs, &key, Some(&document.body));
         }
+        Ok(Arc::new(Tenant {
+            id: id.clone(),
+            docs: ArcSwap::from_pointee(docs),
+            generation: AtomicU64::new(1),
+            writer: Mutex::new(Loaded { version }),
+            settled: AtomicBool::new(false),
+        }))
+    }
+
+    /// Catches up with what changed between the reading of a tenant and its being at hand: of that the applier told
+    /// nobody. No one uses a tenant before. `false`: the log does not reach back that far, load it again.
+    async fn settle(&self, tenant: &Arc<Tenant>) -> Result<bool, StoreError> {
+        let mut loaded = tenant.writer.lock().await;
+        if tenant.settled.load(Ordering::Acquire) {
+            return Ok(true);
+        }
+        let index = partition(&tenant.id);
+        let newest = self.documents.versions().newest(index);
+        if newest > loaded.version {
+            match self.documents.changes(index, loaded.version).await? {
+                Changes::Since(changes) => {
+                    let keys = changes.into_iter().map(|(_, key)| key).filter(|key| key.tenant == tenant.id);
+                    self.reread(tenant, &keys.collect()).await?;
+                }
+                Changes::Gap => {
+                    self.at_hand.invalidate(&tenant.id).await;
+                    return Ok(false);
+                }
+            }
+            loaded.version = newest;
+        }
+        tenant.settled.store(true, Ordering::Release);
+        Ok(true)
     }
 
     fn from_file(&self, id: &TenantId) -> TenantDocs {
@@ -237,11 +278,13 @@ impl Tenants {
                 (Some(_), Ok(entry)) => {
                     docs.revoked_entries.insert(key.id.clone(), entry);
                 }
-                _ => {
+                // A revocation that nobody understands might be of anything.
+                (Some(_), Err(_)) => docs.revoked = true,
+                (None, _) => {
                     docs.revoked_entries.remove(&key.id);
                 }
             },
-            Kind::Policy => {}
+            Kind::Policy | Kind::SessionRevoked => {}
         }
     }
 
@@ -276,14 +319,14 @@ impl Tenants {
             .ok()
     }
 
-    /// The policy of a session, by its key in the store (see `policy_key`). `Ok(None)`: never written.
-    /// A policy that cannot be read denies.
-    pub async fn policy(&self, key: &Key) -> Result<Option<SessionPolicy>, StoreError> {
-        Ok(self
-            .documents
-            .get(key)
-            .await?
-            .map(|document| self.read(key, &document.body).unwrap_or(SessionPolicy::Tombstone { since: 0 })))
+    /// What is stored of a session, by the id of its documents. A policy that cannot be read denies.
+    pub async fn session(&self, tenant: &TenantId, id: &str) -> Result<StoredSession, StoreError> {
+        let policy = self.documents.get(&Key::new(tenant, Kind::Policy, id)).await?;
+        let revoked = self.documents.get(&Key::new(tenant, Kind::SessionRevoked, id)).await?;
+        let key = Key::new(tenant, Kind::Policy, id);
+        let policy =
+            policy.map(|d| self.read(&key, &d.body).unwrap_or(SessionPolicy::Tombstone { since: 0 }));
+        Ok(StoredSession { policy, revoked: revoked.is_some() })
     }
 
     /// Follows the store's versions until the program drains.
@@ -292,81 +335,90 @@ impl Tenants {
         tasks.spawn_until_stop("tenants", async move {
             let mut versions = tenants.documents.versions().watch();
             loop {
+                let mut behind = false;
                 for index in 0..PARTITIONS {
-                    tenants.catch_up(index).await;
+                    if let Err(error) = tenants.catch_up(index).await {
+                        tracing::warn!(%error, "changes could not be read; trying again");
+                        behind = true;
+                    }
                 }
-                if versions.changed().await.is_err() {
+                if behind {
+                    tokio::time::sleep(limits::CATCH_UP_PAUSE).await;
+                } else if versions.changed().await.is_err() {
                     return;
                 }
             }
         });
     }
 
-    /// Waits until this node has applied a version that was just written.
+    /// Waits until this node has applied a version that was just written, at most a few seconds: the write stands
+    /// either way.
     pub async fn applied(&self, tenant: &TenantId, version: u64) {
         let index = partition(tenant);
         let mut progress = self.progress.subscribe();
-        while self.applied.get(index).is_some_and(|a| a.load(Ordering::Acquire) < version) {
-            if progress.changed().await.is_err() {
-                return;
+        let waiting = async {
+            while self.applied.get(index).is_some_and(|a| a.load(Ordering::Acquire) < version) {
+                if progress.changed().await.is_err() {
+                    return;
+                }
             }
+        };
+        if tokio::time::timeout(limits::APPLY_TIMEOUT, waiting).await.is_err() {
+            tracing::error!(%tenant, version, "a write was not applied in time");
         }
     }
 
-    async fn catch_up(&self, index: usize) {
-        let Some(applied) = self.applied.get(index) else { return };
+    async fn catch_up(&self, index: usize) -> Result<(), StoreError> {
+        let Some(applied) = self.applied.get(index) else { return Ok(()) };
         let newest = self.documents.versions().newest(index);
         let seen = applied.load(Ordering::Acquire);
         if newest <= seen {
-            return;
+            return Ok(());
         }
-        match self.documents.changes(index, seen).await {
-            Ok(Changes::Since(changes)) => {
-                let keys: BTreeSet<Key> = changes.into_iter().map(|(_, key)| key).collect();
-                for key in keys {
-                    if let Err(error) = self.touch(&key).await {
-                        tracing::warn!(%key, %error, "a change could not be read; trying again");
-                        self.documents.versions().raise(index, newest);
-                        return;
-                    }
+        match self.documents.changes(index, seen).await? {
+            Changes::Since(changes) => {
+                let mut by_tenant: BTreeMap<TenantId, BTreeSet<Key>> = BTreeMap::new();
+                for (_, key) in changes {
+                    by_tenant.entry(key.tenant.clone()).or_default().insert(key);
+                }
+                for (id, keys) in by_tenant {
+                    let Some(tenant) = self.at_hand.get(&id).await else { continue };
+                    let _writer = tenant.writer.lock().await;
+                    self.reread(&tenant, &keys).await?;
                 }
             }
-            Ok(Changes::Gap) => {
+            Changes::Gap => {
                 // Whatever is at hand of this partition may be old: let it be loaded anew.
-                let old: Vec<TenantId> = self
-                    .at_hand
-                    .iter()
-                    .map(|(id, _)| id.as_ref().clone())
-                    .filter(|id| partition(id) == index)
-                    .collect();
+                let of_partition = |id: &TenantId| partition(id) == index;
+                let old: Vec<TenantId> =
+                    self.at_hand.iter().map(|(id, _)| id.as_ref().clone()).filter(of_partition).collect();
                 for id in old {
                     self.at_hand.invalidate(&id).await;
                 }
             }
-            Err(error) => {
-                tracing::warn!(%error, "the change log cannot be read");
-                return;
-            }
         }
         applied.fetch_max(newest, Ordering::AcqRel);
         self.progress.send_modify(|n| *n += 1);
+        Ok(())
     }
 
-    async fn touch(&self, key: &Key) -> Result<(), StoreError> {
-        let Some(tenant) = self.at_hand.get(&key.tenant).await else { return Ok(()) };
-        if key.kind != Kind::Policy {
-            let _writer = tenant.writer.lock().await;
+    /// Reads changed documents again and puts them in place all at once. The caller holds the tenant's writer lock.
+    async fn reread(&self, tenant: &Tenant, keys: &BTreeSet<Key>) -> Result<(), StoreError> {
+        let mut docs: Option<TenantDocs> = None;
+        for key in keys.iter().filter(|key| !key.kind.is_of_session()) {
             let document = self.documents.get(key).await?;
-            let mut docs = TenantDocs::clone(&tenant.docs.load());
-            self.apply(&mut docs, key, document.as_ref().map(|d| &d.body[..]));
-            let gone = docs.settings_owner.is_none();
+            let docs = docs.get_or_insert_with(|| TenantDocs::clone(&tenant.docs.load()));
+            self.apply(docs, key, document.as_ref().map(|d| &d.body[..]));
+        }
+        let gone = docs.as_ref().is_some_and(|docs| docs.settings_owner.is_none());
+        if let Some(docs) = docs {
             tenant.docs.store(Arc::new(docs));
-            if gone {
-                // A tenant without settings is none; whoever holds it finds that out by its generation.
-                self.at_hand.invalidate(&key.tenant).await;
-            }
         }
         tenant.raise();
+        if gone {
+            // A tenant without settings is none; whoever holds it finds that out by its generation.
+            self.at_hand.invalidate(&tenant.id).await;
+        }
         Ok(())
     }
 }

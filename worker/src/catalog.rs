@@ -103,7 +103,13 @@ impl Catalogs {
         let tasks = shared.tasks.clone();
         tasks.spawn_until_stop("listing", async move {
             tokio::time::sleep(pause).await;
-            let result = run(&shared, &tenant, &server).await;
+            let unfinished = Unfinished(entry.clone());
+            let mut result = run(&shared, &tenant, &server).await;
+            if matches!(&result, Err(f) if f.reason == Reason::NotConfigured) {
+                // Whoever joined this listing after the change waits for the server as it is now.
+                result = run(&shared, &tenant, &server).await;
+            }
+            drop(unfinished);
             let again = {
                 let mut state = lock(&entry);
                 state.running = None;
@@ -116,6 +122,15 @@ impl Catalogs {
             }
         });
         listing
+    }
+}
+
+/// A listing that panics must not be joined for ever.
+struct Unfinished(Arc<Mutex<Entry>>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        lock(&self.0).running = None;
     }
 }
 
@@ -153,7 +168,7 @@ async fn list(shared: &Arc<Shared>, tenant: &TenantId, id: &ServerId) -> Result<
             Err(Broken::LostSession) if attempts > 1 => {
                 return Err(Failure::unsent(Reason::ConnectionLost, "the session was lost twice"));
             }
-            Err(_) => borrowed.discard(),
+            Err(Broken::Unsent(_) | Broken::LostSession) => borrowed.discard(shared),
         }
     };
     let catalog = Catalog { tools, ..Catalog::default() };
@@ -161,6 +176,12 @@ async fn list(shared: &Arc<Shared>, tenant: &TenantId, id: &ServerId) -> Result<
     let pointer = CatalogPointer { digest: digest.to_string(), era, listed_at: unix_s() };
     if docs.catalogs.get(id).is_some_and(|old| old.digest == pointer.digest && old.era == pointer.era) {
         return Ok(false);
+    }
+    // The server may have been moved or removed while it was listed: its tools must not stand for another one's.
+    let now = shared.tenants.get(tenant).await.map_err(store_down)?.map(|tenant| tenant.docs());
+    let same = now.as_ref().and_then(|docs| docs.servers.get(id)).is_some_and(|s| s.value.transport == server.value.transport);
+    if !same {
+        return Err(Failure::unsent(Reason::NotConfigured, "the server was changed while it was listed"));
     }
     let documents = shared.tenants.documents();
     documents.put_blob(&digest, packed).await.map_err(store_down)?;

@@ -69,12 +69,25 @@ impl Ask {
             scope: key.tenants.clone(),
             body,
         };
+        // A dry run that is misspelt must not become a write.
+        for (name, value) in &ask.query {
+            let known = match name.as_str() {
+                "dry_run" => matches!(value.as_str(), "true" | "false"),
+                "issuer" | "session" | "name" | "scope" => true,
+                _ => false,
+            };
+            if !known {
+                return Err(AdminError::invalid(format!("unknown query parameter {name}={value}")));
+            }
+        }
         if ask.is_write() && !ask.may_write { Err(AdminError::Forbidden) } else { Ok(ask) }
     }
 
-    /// Whether it changes anything. `resolve` only asks, although it is a POST.
+    /// Whether it changes anything. `POST tenants/{t}/resolve` only asks.
     fn is_write(&self) -> bool {
-        !matches!(self.method, Method::GET | Method::HEAD) && self.path.last().map(String::as_str) != Some("resolve")
+        let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
+        let only_asks = self.method == Method::POST && matches!(path.as_slice(), ["tenants", _, "resolve"]);
+        !matches!(self.method, Method::GET | Method::HEAD) && !only_asks
     }
 
     /// The tenant of the path, which the key must be good for.

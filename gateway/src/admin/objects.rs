@@ -46,16 +46,15 @@ pub(super) async fn settings(app: &Arc<App>, ask: &Ask, tenant: &TenantId) -> An
     }
     owned_by_store(known.as_ref().and_then(|d| d.settings_owner), "the tenant")?;
     if ask.method == Method::DELETE {
-        let docs = known.ok_or(AdminError::NotFound)?;
-        // Everything of the tenant goes; what is left could only be found by a tenant of the same name later.
-        let mut writes = vec![Write::delete(key, expect(ask))];
-        for (key, _) in app.live.tenants().documents().list(tenant).await? {
-            if key.kind != Kind::Settings {
-                writes.push(Write::delete(key, Expect::Any));
-            }
+        known.ok_or(AdminError::NotFound)?;
+        if ask.is_dry_run() {
+            return commit(app, ask, tenant, vec![Write::delete(key, expect(ask))], Vec::new(), json!({})).await;
         }
-        drop(docs);
-        return commit(app, ask, tenant, writes, Vec::new(), json!({})).await;
+        // Everything of the tenant goes but what outlives its tokens: what is left would be found by the next of its name.
+        let tenants = app.live.tenants();
+        let version = tenants.documents().forget(tenant).await?;
+        tenants.applied(tenant, version).await;
+        return Ok(reply(StatusCode::OK, &json!({"version": version, "changed": true, "warnings": []}), None));
     }
     let mut value = ask.document(|node, problems| Settings::read(node, "", problems))?;
     let mut warnings = Vec::new();
@@ -138,7 +137,13 @@ pub(super) async fn server(app: &Arc<App>, ask: &Ask, tenant: &TenantId, id: &st
     if moved && docs.catalogs.contains_key(&id) {
         writes.push(Write::delete(Key::new(tenant, Kind::Catalog, id.as_str()), Expect::Any));
     }
-    let response = commit(app, ask, tenant, writes, Vec::new(), more.clone()).await?;
+    let response = match commit(app, ask, tenant, writes, Vec::new(), more.clone()).await {
+        // Another registration took its alias in between; the caller named no version, so nothing of his is stale.
+        Err(AdminError::Precondition(_)) if ask.if_match.is_none() => {
+            return Err(AdminError::conflict("another server was registered at the same time; send it again"));
+        }
+        other => other?,
+    };
     if ask.is_dry_run() {
         return Ok(response);
     }

@@ -9,7 +9,7 @@ use rollcall_shared::document::{Node, Problems};
 use rollcall_shared::ids::{IssuerId, SessionId, TenantId};
 use rollcall_shared::limits;
 use rollcall_shared::model::{Policy, SessionPolicy};
-use rollcall_shared::store::{self, Expect, Key, Write};
+use rollcall_shared::store::{self, Expect, Key, Kind, Write};
 use serde_json::json;
 
 use super::ask::Ask;
@@ -17,7 +17,7 @@ use super::write::{commit, docs, expect};
 use super::{AdminError, reply};
 use crate::app::App;
 use crate::body::Body;
-use crate::identity::principal::policy_key;
+use crate::identity::principal::session_id;
 use crate::live::effective;
 use crate::policy::{bind, explain, unmatched};
 use crate::refusal::Refusal;
@@ -26,8 +26,8 @@ use crate::view::Sight;
 
 type Answer = Result<Response<Body>, AdminError>;
 
-/// The key of a session's policy. `?issuer=` is needed where several issuers may speak for the tenant.
-fn session_key(app: &App, ask: &Ask, tenant: &TenantId, session: &str) -> Result<Key, AdminError> {
+/// The id of a session's documents. `?issuer=` is needed where several issuers may speak for the tenant.
+fn id_of(app: &App, ask: &Ask, tenant: &TenantId, session: &str) -> Result<String, AdminError> {
     let session = SessionId::parse(session).map_err(|e| AdminError::invalid(e.to_string()))?;
     let names = app.issuers.names(Some(tenant));
     let issuer = match (ask.query("issuer"), names.as_slice()) {
@@ -38,7 +38,7 @@ fn session_key(app: &App, ask: &Ask, tenant: &TenantId, session: &str) -> Result
         (None, _) => return Err(AdminError::invalid(format!("?issuer= must be one of {}", names.join(", ")))),
     };
     let issuer = IssuerId::parse(issuer).map_err(|e| AdminError::invalid(e.to_string()))?;
-    Ok(policy_key(tenant, &issuer, &session))
+    Ok(session_id(&issuer, &session))
 }
 
 async fn registry(app: &Arc<App>, tenant: &TenantId) -> Result<Arc<Registry>, AdminError> {
@@ -51,7 +51,7 @@ async fn registry(app: &Arc<App>, tenant: &TenantId) -> Result<Arc<Registry>, Ad
 
 pub(super) async fn policy(app: &Arc<App>, ask: &Ask, tenant: &TenantId, session: &str) -> Answer {
     docs(app, tenant).await?;
-    let key = session_key(app, ask, tenant, session)?;
+    let key = Key::new(tenant, Kind::Policy, id_of(app, ask, tenant, session)?);
     if ask.method == Method::GET {
         let stored = app.live.tenants().documents().get(&key).await?.ok_or(AdminError::NotFound)?;
         let policy: SessionPolicy =
@@ -79,18 +79,15 @@ fn tombstone(key: Key, expect: Expect) -> Write {
     }
 }
 
+/// A revocation stands beside the policy: taking it back gives the session what its policy says, and no more.
 pub(super) async fn revoked(app: &Arc<App>, ask: &Ask, tenant: &TenantId, session: &str) -> Answer {
     docs(app, tenant).await?;
-    let key = session_key(app, ask, tenant, session)?;
+    let key = Key::new(tenant, Kind::SessionRevoked, id_of(app, ask, tenant, session)?);
     let write = if ask.method == Method::PUT {
-        tombstone(key, Expect::Any)
+        let ends = unix_s() + limits::TOMBSTONE_LIFETIME_S;
+        Write { expires_at: Some(ends), ..Write::put(key, expect(ask), store::encode(&true)) }
     } else {
-        // Only a revocation is taken back; rules that were written since stay.
-        let stored = app.live.tenants().policy(&key).await?;
-        if !matches!(stored, Some(SessionPolicy::Tombstone { .. })) {
-            return Err(AdminError::NotFound);
-        }
-        Write::delete(key, Expect::Any)
+        Write::delete(key, expect(ask))
     };
     commit(app, ask, tenant, vec![write], Vec::new(), json!({})).await
 }
@@ -107,13 +104,14 @@ async fn sight(
     tenant: &TenantId,
     session: &str,
 ) -> Result<(Sight, &'static str), AdminError> {
-    let key = session_key(app, ask, tenant, session)?;
-    let stored = app.live.tenants().policy(&key).await?;
+    let id = id_of(app, ask, tenant, session)?;
+    let stored = app.live.tenants().session(tenant, &id).await?;
     let registry = registry(app, tenant).await?;
     let now = unix_s();
-    let source = match &stored {
+    let source = match &stored.policy {
         _ if registry.docs.revoked => "tenant_revoked",
-        Some(SessionPolicy::Tombstone { .. }) => "revoked",
+        _ if stored.revoked => "revoked",
+        Some(SessionPolicy::Tombstone { .. }) => "deleted",
         Some(SessionPolicy::Rules(rules)) if rules.is_expired(now) => "expired",
         Some(SessionPolicy::Rules(_)) => "session",
         None if registry.docs.settings.default_policy.is_some() => "default",

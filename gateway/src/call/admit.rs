@@ -90,6 +90,19 @@ impl Admitted {
     }
 }
 
+impl Admitted {
+    /// Gives back what was reserved beyond `bytes`.
+    pub(super) fn shrink(&mut self, bytes: usize) {
+        let extra = self.bytes.saturating_sub(bytes);
+        self.bytes -= extra;
+        self.load.bytes.fetch_sub(extra, Ordering::AcqRel);
+        if let Some(tenant) = &self.tenant {
+            tenant.bytes.fetch_sub(extra, Ordering::AcqRel);
+        }
+        self.load.metrics.buffered_bytes.add(-i64::try_from(extra).unwrap_or(i64::MAX), &[]);
+    }
+}
+
 impl Drop for Admitted {
     fn drop(&mut self) {
         self.load.calls.fetch_sub(1, Ordering::AcqRel);

@@ -32,7 +32,11 @@ pub(super) async fn read(
     admitted.reserve(expected)?;
     let reading = tokio::time::timeout(limits::BODY_TIMEOUT, Limited::new(body, limit).collect());
     match reading.await {
-        Ok(Ok(collected)) => Ok((parts, collected.to_bytes(), admitted)),
+        Ok(Ok(collected)) => {
+            let body = collected.to_bytes();
+            admitted.shrink(body.len());
+            Ok((parts, body, admitted))
+        }
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::TooLarge { limit }),
         Ok(Err(_)) => Err(Refusal::BrokenBody),
         Err(_) => Err(Refusal::Slow),

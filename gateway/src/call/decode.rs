@@ -158,8 +158,8 @@ impl<'b> Meta<'b> {
         let token_is_valid = self.progress_token.is_none_or(|token| {
             token.get().starts_with('"') || token.get().bytes().all(|b| b.is_ascii_digit() || b == b'-')
         });
-        if !token_is_valid {
-            return Err(Refusal::InvalidParams("`progressToken` must be a text or an integer".to_owned()));
+        if !token_is_valid || self.progress_token.is_some_and(|token| token.get().len() > 256) {
+            return Err(Refusal::InvalidParams("`progressToken` must be a text or an integer of at most 256 bytes".to_owned()));
         }
         let owned = |value: Option<&RawValue>| value.map(ToOwned::to_owned);
         Ok(Caller {
@@ -219,7 +219,7 @@ fn classify(kind: &Kind<'_>, headers: &HeaderMap) -> Result<Era, Refusal> {
             }
             Some(_) => {}
         }
-        return if version == MODERN { Ok(Era::Modern) } else { Err(Refusal::Version(version)) };
+        return if version == MODERN { Ok(Era::Modern) } else { Err(Refusal::Version(cut(&version))) };
     }
     if method == "initialize" {
         return Ok(Era::Legacy);
@@ -229,9 +229,14 @@ fn classify(kind: &Kind<'_>, headers: &HeaderMap) -> Result<Era, Refusal> {
             Err(Refusal::Meta(format!("`_meta` must hold `{META_VERSION}`")))
         }
         Some(MODERN) => Ok(Era::Modern),
-        Some(header) if !is_served(header) => Err(Refusal::Version(header.to_owned())),
+        Some(header) if !is_served(header) => Err(Refusal::Version(cut(header))),
         _ => Ok(Era::Legacy),
     }
+}
+
+/// A text of the caller's as it is repeated to him.
+fn cut(text: &str) -> String {
+    text.chars().take(64).collect()
 }
 
 /// What the modern revision asks of every request.

@@ -62,7 +62,7 @@ impl Record {
     }
 
     pub(crate) fn asks(&mut self, message: &Decoded<'_>) {
-        self.method = message.method().to_owned();
+        self.method = message.method().chars().take(limits::LOGGED_CHARS).collect();
         if let Some(trace) = message.meta().and_then(|meta| meta.trace) {
             self.trace = trace;
         }

@@ -3,6 +3,7 @@
 //! A modern client that goes away cancels its call: the future is dropped, and with it the upstream request. A legacy
 //! client that goes away does not: its call runs on to its end or deadline (specification 2025-11-25, transports).
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -43,6 +44,9 @@ struct InFlight {
     call: Option<BoxFuture<'static, Final>>,
     runs_on: bool,
     tasks: Tasks,
+    /// Its share of the budgets, and its place on the list of calls that can be cancelled: held while it runs.
+    held: Option<Box<dyn Any + Send>>,
+    cancelled: CancellationToken,
 }
 
 impl std::future::Future for InFlight {
@@ -60,8 +64,13 @@ impl std::future::Future for InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         if let Some(call) = self.call.take().filter(|_| self.runs_on) {
+            let (held, cancelled) = (self.held.take(), self.cancelled.clone());
             self.tasks.spawn_until_stop("call without its caller", async move {
-                call.await;
+                let _held = held;
+                tokio::select! {
+                    _ = call => {}
+                    () = cancelled.cancelled() => {}
+                }
             });
         }
     }
@@ -82,12 +91,18 @@ pub(crate) async fn relay(
     tenant: &rollcall_shared::ids::TenantId,
     forwarded: Forwarded,
     reply: Reply,
-    held: impl std::any::Any + Send,
+    held: impl Any + Send,
     record: &mut Record,
 ) -> Response<Body> {
-    let mut call = InFlight { call: Some(forwarded.end), runs_on: reply.era == Era::Legacy, tasks: app.tasks.clone() };
-    let mut news = forwarded.news;
     let cancelled = reply.cancelled.clone();
+    let mut call = InFlight {
+        call: Some(forwarded.end),
+        runs_on: reply.era == Era::Legacy,
+        tasks: app.tasks.clone(),
+        held: Some(Box::new(held)),
+        cancelled: cancelled.clone(),
+    };
+    let mut news = forwarded.news;
     let context = Facts {
         app: app.clone(),
         tenant: tenant.clone(),
@@ -113,7 +128,10 @@ pub(crate) async fn relay(
                         break;
                     }
                 }
-                end = &mut call => return json(&context, end, record).map(|body| body.holding(held)),
+                end = &mut call => {
+                    let held = call.held.take();
+                    return json(&context, end, record).map(|body| body.holding(held));
+                }
                 () = &mut stream_after, if context.reply.takes_stream => break,
             }
         }
@@ -121,7 +139,7 @@ pub(crate) async fn relay(
     let recording = settle::Recording::new(app.clone(), record.hand_on());
     let state = Running { call, news, cancelled, context, recording };
     let events = stream::unfold(Events::start(state, first), Events::next);
-    let mut response = Response::new(Body::events(events).holding(held));
+    let mut response = Response::new(Body::events(events));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store, no-transform"));

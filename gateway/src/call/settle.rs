@@ -66,13 +66,11 @@ pub(super) fn cancelled(record: &mut Record) -> Response<Body> {
 }
 
 /// Counts and records a request whose answer is ready.
-pub(super) fn settle(app: &App, record: Record, answer: &mut Response<Body>) {
+pub(super) fn settle(mut recording: Recording, answer: &mut Response<Body>) {
     if !answer.headers().contains_key(header::CACHE_CONTROL) {
         answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
-    if !record.handed_on {
-        write(app, record);
-    }
+    recording.is_complete();
 }
 
 fn write(app: &App, record: Record) {
@@ -86,28 +84,41 @@ fn write(app: &App, record: Record) {
     app.audit.put(record);
 }
 
-/// The record of a stream: written at its end, or when its caller is gone.
+/// A record that is written once: at the end of its request or stream, or when its caller is gone.
 pub(super) struct Recording {
     app: Arc<App>,
-    record: Option<Record>,
+    record: Record,
+    written: bool,
 }
 
 impl Recording {
     pub(super) fn new(app: Arc<App>, record: Record) -> Self {
-        Self { app, record: Some(record) }
+        Self { app, record, written: false }
+    }
+
+    pub(super) fn record(&mut self) -> &mut Record {
+        &mut self.record
+    }
+
+    /// Writes the record as it stands.
+    fn is_complete(&mut self) {
+        // A record that was handed on to a stream is the stream's to write.
+        if !std::mem::replace(&mut self.written, true) && !self.record.handed_on {
+            write(&self.app, self.record.hand_on());
+        }
     }
 
     pub(super) fn ends(&mut self, verdict: &'static str, reason: &'static str) {
-        if let Some(mut record) = self.record.take() {
-            record.verdict = verdict;
-            record.reason = reason;
-            write(&self.app, record);
-        }
+        self.record.verdict = verdict;
+        self.record.reason = reason;
+        self.is_complete();
     }
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        self.ends("cancelled", "the_caller_went_away");
+        if !self.written {
+            self.ends("cancelled", "the_caller_went_away");
+        }
     }
 }

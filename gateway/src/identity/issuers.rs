@@ -16,7 +16,7 @@ use hyper_util::rt::TokioExecutor;
 use rollcall_shared::config::{Issuer, KeySource};
 use rollcall_shared::limits;
 use rollcall_shared::task::Tasks;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore, oneshot};
 use tokio::time::Instant;
 
 use super::keys::KeySet;
@@ -31,8 +31,10 @@ pub(super) struct IssuerState {
     keys: ArcSwapOption<Loaded>,
     /// Raised with each new key set: what was verified with an older one is verified again.
     generation: AtomicU64,
-    /// When a fetch was last begun. The lock makes many waiting requests one fetch.
+    /// When a fetch was last begun. The lock makes many waiting requests one fetch, which goes on when they leave.
     fetch: Mutex<Option<Instant>>,
+    /// Who may wait for a fetch.
+    waiters: Arc<Semaphore>,
     /// Key ids that no fetch found, so that made-up ones cost nothing.
     absent: moka::sync::Cache<String, ()>,
 }
@@ -84,6 +86,7 @@ impl Issuers {
                     keys: ArcSwapOption::empty(),
                     generation: AtomicU64::new(0),
                     fetch: Mutex::new(None),
+                    waiters: Arc::new(Semaphore::new(limits::JWKS_WAITERS)),
                     absent: moka::sync::Cache::builder()
                         .max_capacity(1_000)
                         .time_to_live(limits::JWKS_REFETCH_PAUSE)
@@ -164,7 +167,10 @@ impl Issuers {
         if age > limits::JWKS_KEPT_FOR {
             return self.fetch(issuer).await;
         }
-        if age > limits::JWKS_MAX_AGE && !matches!(issuer.config.keys, KeySource::Hs256(_)) {
+        if age > limits::JWKS_MAX_AGE
+            && !matches!(issuer.config.keys, KeySource::Hs256(_))
+            && issuer.fetch.try_lock().is_ok_and(|last| last.is_none_or(|l| l.elapsed() >= limits::JWKS_REFETCH_PAUSE))
+        {
             let (client, issuer) = (self.client.clone(), issuer.clone());
             self.tasks.spawn_until_stop("keys", async move {
                 fetch_once(&client, &issuer).await;
@@ -187,7 +193,15 @@ impl Issuers {
     }
 
     async fn fetch(&self, issuer: &Arc<IssuerState>) -> Option<Arc<Loaded>> {
-        fetch_once(&self.client, issuer).await
+        let waiting = issuer.waiters.clone().try_acquire_owned().ok()?;
+        let (sender, fetched) = oneshot::channel();
+        let (client, issuer) = (self.client.clone(), issuer.clone());
+        // A task of its own: a client that asks and hangs up must not abort the fetch for the others.
+        self.tasks.spawn_until_stop("keys", async move {
+            let _waiting = waiting;
+            sender.send(fetch_once(&client, &issuer).await).ok();
+        });
+        fetched.await.ok().flatten()
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use rollcall_shared::digest::Digest;
 use rollcall_shared::ids::{IssuerId, SessionId, TenantId};
-use rollcall_shared::store::{Key, Kind};
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,9 +31,9 @@ impl Principal {
         Self { tenant, issuer, session, subject, scopes, expires_at, _made_by_identity: () }
     }
 
-    /// Where the session's policy is stored.
-    pub fn policy_key(&self) -> Key {
-        policy_key(&self.tenant, &self.issuer, &self.session)
+    /// The id of the session's documents in the store.
+    pub fn session_id(&self) -> String {
+        session_id(&self.issuer, &self.session)
     }
 
     /// A digest of the session that names nobody.
@@ -44,7 +43,7 @@ impl Principal {
     }
 }
 
-/// Where a session's policy is stored. Neither an issuer nor a session holds a space.
-pub fn policy_key(tenant: &TenantId, issuer: &IssuerId, session: &SessionId) -> Key {
-    Key::new(tenant, Kind::Policy, format!("{issuer} {session}"))
+/// The id of a session's documents in the store. Neither an issuer nor a session holds a space.
+pub fn session_id(issuer: &IssuerId, session: &SessionId) -> String {
+    format!("{issuer} {session}")
 }

@@ -22,7 +22,15 @@ pub(super) fn list(ask: &Ask<'_>, record: &mut Record) -> Result<Response<Body>,
     let rendered: Arc<Rendered> = match &ask.endpoint.server {
         None => ask.app.lists.of(&ask.sight.view),
         Some(server) => match ask.sight.registry.segment_of(server) {
-            Some(segment) => Arc::new(list::of_server(&ask.sight.view, segment)),
+            Some(segment) => {
+                let rendered = list::of_server(&ask.sight.view, segment);
+                let is_empty = rendered.pages.iter().all(Bytes::is_empty);
+                // Where denials are hidden, a server of which nothing is allowed is no server.
+                if is_empty && ask.sight.view.disclosure.hide_denied {
+                    return Err(Refusal::NoSuchServer);
+                }
+                Arc::new(rendered)
+            }
             None if ask.sight.registry.knows_server(server) => Arc::default(),
             None => return Err(Refusal::NoSuchServer),
         },

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
+use rollcall_shared::limits;
 use rollcall_shared::mcp::era::{Era, META_SERVER, MODERN, REVISIONS, legacy_answer};
 
 use crate::app::App;
@@ -55,7 +56,10 @@ pub(crate) async fn answer(
             }
             return Ok(accepted());
         }
-        Kind::Response => return Ok(accepted()),
+        Kind::Response if message.era == Era::Legacy => return Ok(accepted()),
+        Kind::Response => {
+            return Err(Refusal::InvalidRequest("this revision knows no requests of a server to be answered".to_owned()));
+        }
     };
     let ask = Ask { app, endpoint, principal, sight, message, body, id, params };
     match (message.era, method) {
@@ -67,7 +71,7 @@ pub(crate) async fn answer(
         (Era::Legacy, "ping") => Ok(ask.result("", "")),
         (_, "tools/list") => list::list(&ask, record),
         (_, "tools/call") => tools::call(&ask, held, record).await,
-        _ => Err(Refusal::MethodNotFound(method.to_owned())),
+        _ => Err(Refusal::MethodNotFound(method.chars().take(limits::LOGGED_CHARS).collect())),
     }
 }
 

@@ -4,6 +4,8 @@ use dashmap::DashMap;
 use http::Response;
 use rollcall_shared::limits;
 use rollcall_shared::mcp::era::Era;
+use rollcall_shared::mcp::raw;
+use rollcall_shared::telemetry::label;
 use tokio_util::sync::CancellationToken;
 
 use super::{Ask, describe};
@@ -12,6 +14,7 @@ use crate::call::Record;
 use crate::call::forward::forward;
 use crate::call::relay::{Reply, relay};
 use crate::identity::Principal;
+use crate::policy;
 use crate::refusal::Refusal;
 use crate::surface::recovery;
 use crate::view::{Permit, Refused, Unavailable};
@@ -32,7 +35,22 @@ pub(super) async fn call(
     if ask.endpoint.server.is_none() && ask.sight.view.bridge_tools().any(|bridge| bridge == name) {
         return describe::get_api_spec(ask, arguments.as_deref());
     }
-    let permit = resolve(ask, &name)?;
+    let permit = match resolve(ask, &name) {
+        Ok(permit) => permit,
+        // What is only unavailable is told to the model, not to its client: waiting helps, other names do not.
+        Err(Refusal::Tools(refused)) if refused.unknown.is_empty() && refused.not_allowed.is_empty() => {
+            record.verdict = "refused";
+            record.reason = "unavailable";
+            ask.app.metrics.refusals.add(1, &[label("surface", "mcp"), label("reason", "unavailable")]);
+            let members = format!(
+                r#""content":[{{"type":"text","text":{}}}],"isError":true,"structuredContent":{}"#,
+                raw::quote(&refused.message),
+                refused.to_json()
+            );
+            return Ok(ask.result(&members, ""));
+        }
+        Err(refusal) => return Err(refusal),
+    };
     let caller = ask.params.meta.caller(ask.message.era)?;
     let forwarded = forward(ask.app, ask.principal, permit, arguments, caller, record)?;
     let cancelled = CancellationToken::new();
@@ -60,7 +78,8 @@ fn resolve<'s>(ask: &'s Ask<'_>, name: &str) -> Result<Permit<'s>, Refusal> {
         let missing = missing.iter().find(|m| {
             m.alias.as_str() == server || m.server.id.as_str() == server || m.server.name.as_deref() == Some(server)
         });
-        let missing = missing.ok_or(Refusal::NoSuchServer)?;
+        let reached = |m: &&crate::registry::Missing| policy::could_reach(&ask.sight.registry, &ask.sight.policy, m);
+        let missing = missing.filter(reached).ok_or(Refusal::NoSuchServer)?;
         let (reason, retry_after_s) = availability(&missing.server);
         let tool = Unavailable { name: name.to_owned(), server: missing.alias.to_string(), reason, retry_after_s };
         let mut refused = Refused { unavailable: vec![tool], ..Refused::default() };

@@ -21,6 +21,11 @@ pub fn compile(registry: &Registry, policy: &Policy, scopes: &BTreeSet<String>) 
     for entry in policy.allow.iter().flatten() {
         allowed.each(entry, Names::Current, &mut |set, local| set.insert(local));
     }
+    let denied = policy.deny.iter().map(|d| &d.entry).chain(registry.revoked_entries());
+    if denied.into_iter().any(|entry| names_lost_bundle(registry, entry)) {
+        // Nobody knows any more what was denied: everything is.
+        allowed.sets.iter_mut().for_each(FixedBitSet::clear);
+    }
     let remove = &mut |set: &mut FixedBitSet, local: usize| set.remove(local);
     for denial in &policy.deny {
         allowed.each(&denial.entry, Names::CurrentAndFormer, remove);
@@ -33,6 +38,11 @@ pub fn compile(registry: &Registry, policy: &Policy, scopes: &BTreeSet<String>) 
     }
     allowed.narrow(policy.read_only, scopes);
     allowed.sets
+}
+
+/// Whether an entry names a bundle that is not there (any more). In `allow` that reaches nothing; in `deny` it must not.
+fn names_lost_bundle(registry: &Registry, entry: &Entry) -> bool {
+    matches!(&entry.target, Target::Bundle(name) if !registry.docs.bundles.contains_key(name))
 }
 
 /// Which names of a definition an entry is compared with: a deny follows a renamed server, an allow does not.
@@ -229,7 +239,7 @@ pub fn reaches(registry: &Registry, policy: &Policy, missing: &Missing, name: &s
     let allowed = policy.allow.as_ref().is_none_or(|list| list.iter().any(|entry| matches(entry, false)));
     let denied = policy.deny.iter().any(|denial| matches(&denial.entry, true))
         || registry.revoked_entries().any(|entry| matches(entry, true));
-    allowed && !denied
+    allowed && !denied && (!policy.read_only || missing.server.trust_annotations)
 }
 
 fn matches_missing(registry: &Registry, missing: &Missing, entry: &Entry, name: &str, tool: &str, deny: bool) -> bool {

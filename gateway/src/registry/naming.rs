@@ -114,7 +114,8 @@ pub fn allot(before: &Allotment, change: &[Newcomer<'_>]) -> Result<Allotment, A
         .collect();
     open.sort_by(|a, b| a.0.id.cmp(b.0.id));
     open.dedup_by(|a, b| a.0.id == b.0.id);
-    for round in 0.. {
+    let rounds = open.iter().map(|(_, list)| list.len()).max().unwrap_or(0);
+    for round in 0..rounds {
         let wanted: Vec<Option<Alias>> = open.iter().map(|(_, list)| list.get(round).cloned()).collect();
         let mut count: BTreeMap<&Alias, usize> = BTreeMap::new();
         for alias in wanted.iter().flatten() {
@@ -137,6 +138,13 @@ pub fn allot(before: &Allotment, change: &[Newcomer<'_>]) -> Result<Allotment, A
         if open.is_empty() {
             break;
         }
+    }
+    // Only where others chose all of its aliases by hand, down to the longest hash of its id.
+    if let Some((newcomer, list)) = open.first()
+        && let Some((alias, holder)) = list.iter().rev().find_map(|alias| taken.get_key_value(alias))
+    {
+        let (alias, holder) = (alias.clone(), holder.clone());
+        return Err(AliasTaken { alias, claimant: newcomer.id.clone(), holder });
     }
     Ok(after)
 }

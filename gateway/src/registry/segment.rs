@@ -112,6 +112,11 @@ struct Parsed {
 fn parse(element: &RawValue) -> Option<Parsed> {
     let text = element.get();
     let members = raw::members(text).ok()?;
+    // Two readers of a repeated key would see two definitions, and one of them might carry another tool's name.
+    let distinct: BTreeSet<&str> = members.iter().map(|(key, _)| key.as_ref()).collect();
+    if distinct.len() < members.len() {
+        return None;
+    }
     let (_, name) = members.iter().find(|(key, _)| key == "name")?;
     let real = raw::string(name).filter(|real| !real.is_empty())?;
     let name_value = raw::range_in(text, name.get())?;
@@ -278,8 +283,8 @@ mod tests {
         let sent =
             r#"{ "title":"n\u00e4me","name" : "b.c", "inputSchema":{"type":"object","n":9007199254740993},"z":1}"#;
         let segment =
-            build(&Segments::default(), "s", &[sent, r#"{"name":"a"}"#, r#"{"noname":1}"#, r#"{"name":"a","x":2}"#]);
-        assert_eq!(segment.dropped, 2);
+            build(&Segments::default(), "s", &[sent, r#"{"name":"a"}"#, r#"{"noname":1}"#, r#"{"name":"a","x":2}"#, r#"{"name":"d","name":"e"}"#]);
+        assert_eq!(segment.dropped, 3);
         assert_eq!(segment.sent_order(), [1, 0]);
         let definition = segment.get(1).expect("the changed one");
         let mut out = Vec::new();

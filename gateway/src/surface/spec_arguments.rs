@@ -73,7 +73,10 @@ pub fn resolve<'s>(
     for name in &asked.names {
         let settled = segment.and_then(|segment| {
             let local = sight.view.roster.segments().get(segment as usize)?.by_real(name)?;
-            sight.registry.definition(crate::registry::Place { segment, local })
+            let place = crate::registry::Place { segment, local };
+            // Where denials are hidden, a denied tool must read like one that does not exist: its name is not settled.
+            let hidden = sight.view.disclosure.hide_denied && !sight.view.allows(place);
+            sight.registry.definition(place).filter(|_| !hidden)
         });
         // The visible name of the settled tool goes through the same resolution, so that it adds and authorizes nothing.
         let whole = match settled {

@@ -105,7 +105,7 @@ impl Views {
     pub fn sight(&self, registry: Arc<Registry>, policy: Arc<Policy>, scopes: &BTreeSet<String>) -> Sight {
         let allowed = compile(&registry, &policy, scopes);
         let settings = registry.settings();
-        let denied = policy.deny.iter().map(|d| d.entry.as_str());
+        let denied = policy.deny.iter().map(|d| &d.entry).chain(registry.revoked_entries()).map(|e| e.as_str());
         let disclosure = Disclosure {
             hide_denied: settings.hide_denied,
             bridge: policy.bridge_tools.clone(),

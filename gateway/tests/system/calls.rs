@@ -35,7 +35,10 @@ async fn each_era_of_client_meets_each_era_of_server() {
         }
         let list = agent.client.modern("/mcp", "tools/list", json!({})).await.expect("an answer").json();
         let result = &list["result"];
-        assert_eq!((&result["resultType"], &result["cacheScope"], &result["ttlMs"]), (&json!("complete"), &json!("private"), &json!(0)));
+        assert_eq!(
+            (&result["resultType"], &result["cacheScope"], &result["ttlMs"]),
+            (&json!("complete"), &json!("private"), &json!(0))
+        );
         system.stop().await;
         assert_eq!(legacy.sessions(), (1, 0), "one session was opened, and deleted at the end");
     })
@@ -279,7 +282,8 @@ async fn methods_that_are_not_offered_are_answered_as_each_era_has_it() {
     assert_eq!((legacy.status.as_u16(), legacy.json()["error"]["code"].as_i64()), (200, Some(-32601)));
     let ping = agent.client.legacy("/mcp", "ping", json!({})).await.expect("an answer").json();
     assert_eq!(ping, json!({"jsonrpc": "2.0", "id": 1, "result": {}}));
-    let params = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}});
+    let params =
+        json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}});
     let opened = agent.client.legacy("/mcp", "initialize", params).await.expect("an answer");
     assert_eq!(opened.json()["result"]["protocolVersion"], "2025-06-18");
     assert!(!opened.headers.contains_key("mcp-session-id"), "served without a session");
@@ -305,7 +309,8 @@ async fn methods_that_are_not_offered_are_answered_as_each_era_has_it() {
 async fn a_very_large_list_has_pages_and_a_cursor_of_another_view_is_refused() {
     let upstream = Upstream::start(Speaks::Modern, &[]).await.expect("an upstream");
     let big = "x".repeat(900_000);
-    let tools = (0..12).map(|n| json!({"name": format!("t{n:02}"), "description": big, "inputSchema": {"type": "object"}}));
+    let tools =
+        (0..12).map(|n| json!({"name": format!("t{n:02}"), "description": big, "inputSchema": {"type": "object"}}));
     upstream.set_tools(tools.collect());
     let tenants = format!("{{acme: {{servers: [{{id: s, url: \"{}\"}}], default_policy: {{}}}}}}", upstream.url());
     let system = setup(&tenants).start().await;

@@ -19,7 +19,9 @@ fn read(folder: &Path) -> Catalogs {
     let mut out = Catalogs::new();
     let mut folders = vec![folder.to_owned()];
     folders.extend(Some(folder.join("large")).filter(|f| f.is_dir()));
-    for entry in folders.iter().flat_map(|f| std::fs::read_dir(f).expect("a folder")).map(|e| e.expect("an entry").path()) {
+    for entry in
+        folders.iter().flat_map(|f| std::fs::read_dir(f).expect("a folder")).map(|e| e.expect("an entry").path())
+    {
         let name = entry.file_name().expect("a name").to_string_lossy().into_owned();
         let text = if let Some(_stem) = name.strip_suffix(".json.gz") {
             let output = std::process::Command::new("gzip").args(["-dc"]).arg(&entry).output().expect("gzip");
@@ -109,8 +111,7 @@ async fn describe_all(agent: &crate::harness::Agent, listed: &[Value]) {
             let name = tool["name"].as_str().expect("a name");
             let pointer = format!("#/components/schemas/{name}.input");
             let schema = &document["components"]["schemas"][format!("{name}.input")];
-            let restored: Value =
-                serde_json::from_str(&schema.to_string().replace(&pointer, "#")).expect("JSON");
+            let restored: Value = serde_json::from_str(&schema.to_string().replace(&pointer, "#")).expect("JSON");
             let mut sent = tool["inputSchema"].clone();
             if let Some(id) = sent.get("$id").and_then(Value::as_str).map(str::to_owned) {
                 assert!(!id.is_empty());

@@ -16,7 +16,8 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 async fn system() -> (System, Upstream) {
     let upstream = Upstream::start(Speaks::Modern, &["t"]).await.expect("an upstream");
     let tenants = format!("{{acme: {{servers: [{{id: s, url: \"{}\"}}], default_policy: {{}}}}}}", upstream.url());
-    let system = setup(&tenants).more("limits: {body_bytes: 64KiB}\nallowed_origins: [\"https://app.example\"]").start().await;
+    let system =
+        setup(&tenants).more("limits: {body_bytes: 64KiB}\nallowed_origins: [\"https://app.example\"]").start().await;
     (system, upstream)
 }
 
@@ -52,7 +53,11 @@ async fn what_is_no_message_is_answered_precisely() {
     }
     let id = post(&agent, &[JSON], r#"{"jsonrpc":"2.0","id":"a\u00e9","method":"nonsense"}"#).await;
     assert!(id.text().starts_with(r#"{"jsonrpc":"2.0","id":"a\u00e9","#), "ids keep their form: {}", id.text());
-    let deep = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{{\"name\":\"s__t\",\"arguments\":{{\"a\":{}{}}}}}}}", "[".repeat(20_000), "]".repeat(20_000));
+    let deep = format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{{\"name\":\"s__t\",\"arguments\":{{\"a\":{}{}}}}}}}",
+        "[".repeat(20_000),
+        "]".repeat(20_000)
+    );
     assert_eq!(post(&agent, &[JSON], deep).await.status, 200, "depth is the upstream's business");
     assert!(upstream.calls().len() <= 1);
     system.stop().await;
@@ -67,7 +72,10 @@ async fn modern_headers_must_say_what_the_body_says() {
     let (version, method, name) =
         (("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/call"), ("mcp-name", "s__t"));
     assert_eq!(post(&agent, &[JSON, version, method, name], good.clone()).await.status, 200);
-    assert_eq!(post(&agent, &[JSON, version, method, ("mcp-name", "=?base64?c19fdA==?=")], good.clone()).await.status, 200);
+    assert_eq!(
+        post(&agent, &[JSON, version, method, ("mcp-name", "=?base64?c19fdA==?=")], good.clone()).await.status,
+        200
+    );
     let mismatches: [&[(&str, &str)]; 10] = [
         &[JSON],
         &[JSON, method, name],
@@ -95,7 +103,10 @@ async fn modern_headers_must_say_what_the_body_says() {
     let answer = post(&agent, &headers, body(other)).await;
     assert_eq!(code(&answer), (400, Some(-32022)));
     assert_eq!(answer.json()["error"]["data"]["requested"], "2027-01-01");
-    assert_eq!(code(&post(&agent, &[JSON, ("mcp-protocol-version", "1999-01-01")], body(json!({"name": "s__t"}))).await), (400, Some(-32022)));
+    assert_eq!(
+        code(&post(&agent, &[JSON, ("mcp-protocol-version", "1999-01-01")], body(json!({"name": "s__t"}))).await),
+        (400, Some(-32022))
+    );
     assert_eq!(upstream.calls().len(), before, "none of them was forwarded");
     system.stop().await;
 }
@@ -105,11 +116,7 @@ async fn bodies_are_json_plain_and_within_the_limit() {
     let (system, upstream) = system().await;
     let agent = system.agent("acme", "s");
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
-    for headers in [
-        &[][..],
-        &[("content-type", "text/plain")],
-        &[JSON, ("content-encoding", "gzip")],
-    ] {
+    for headers in [&[][..], &[("content-type", "text/plain")], &[JSON, ("content-encoding", "gzip")]] {
         assert_eq!(post(&agent, headers, ping).await.status, 415, "{headers:?}");
     }
     assert_eq!(post(&agent, &[JSON, ("accept", "text/html")], ping).await.status, 406);
@@ -199,11 +206,16 @@ async fn a_client_that_never_finishes_is_cut() {
 #[tokio::test]
 async fn more_than_fits_is_refused_at_once_and_given_back_after() {
     let upstream = Upstream::start(Speaks::Modern, &["t"]).await.expect("an upstream");
-    upstream.answers(|_| rollcall_loadtest::upstream::Reply::After(
-        Duration::from_secs(1),
-        Box::new(rollcall_loadtest::upstream::Reply::Result(r#"{"content":[]}"#.into())),
-    ));
-    let tenants = format!("{{acme: {{servers: [{{id: s, url: \"{}\"}}], default_policy: {{}}}}, calm: {{default_policy: {{}}}}}}", upstream.url());
+    upstream.answers(|_| {
+        rollcall_loadtest::upstream::Reply::After(
+            Duration::from_secs(1),
+            Box::new(rollcall_loadtest::upstream::Reply::Result(r#"{"content":[]}"#.into())),
+        )
+    });
+    let tenants = format!(
+        "{{acme: {{servers: [{{id: s, url: \"{}\"}}], default_policy: {{}}}}, calm: {{default_policy: {{}}}}}}",
+        upstream.url()
+    );
     let system = setup(&tenants).more("limits: {calls_in_flight: 8}").start().await;
     let (noisy, calm) = (system.agent("acme", "s"), system.agent("calm", "s"));
     noisy.names().await;
@@ -222,7 +234,10 @@ async fn more_than_fits_is_refused_at_once_and_given_back_after() {
         assert_eq!(noisy.client.legacy("/mcp", "tools/list", json!({})).await.expect("an answer").status, 200);
     }
     let metrics = system.metrics().await;
-    assert!(metrics.contains("rollcall_calls_in_flight 0") && metrics.contains("rollcall_buffered_bytes 0"), "{metrics}");
+    assert!(
+        metrics.contains("rollcall_calls_in_flight 0") && metrics.contains("rollcall_buffered_bytes 0"),
+        "{metrics}"
+    );
     system.stop().await;
 }
 

@@ -19,7 +19,8 @@ async fn status(system: &System, token: &str) -> u16 {
 #[tokio::test]
 async fn no_forged_or_foreign_token_is_accepted() {
     let upstream = Upstream::start(Speaks::Modern, &["t"]).await.expect("an upstream");
-    let tenants = format!("{{acme: {{servers: [{{id: s, url: \"{}\"}}], default_policy: {{}}}}, other: {{}}}}", upstream.url());
+    let tenants =
+        format!("{{acme: {{servers: [{{id: s, url: \"{}\"}}], default_policy: {{}}}}, other: {{}}}}", upstream.url());
     let second = Issuer::new("https://other.example", "rollcall", "k2").expect("an issuer");
     let folder = tempfile::tempdir().expect("a folder");
     let keys = folder.path().join("other.json");
@@ -66,8 +67,14 @@ async fn no_forged_or_foreign_token_is_accepted() {
         bad.push(add(name, with(&*change)));
     }
     let header = |header: Value| issuer.sign_with_header(&header, &good).expect("a token");
-    bad.push(add("alg none", format!("{}.{}.", base64_url(br#"{"alg":"none"}"#), base64_url(good.to_string().as_bytes()))));
-    bad.push(add("alg none with kid", format!("{}.{}.x", base64_url(br#"{"alg":"none","kid":"k1"}"#), base64_url(good.to_string().as_bytes()))));
+    bad.push(add(
+        "alg none",
+        format!("{}.{}.", base64_url(br#"{"alg":"none"}"#), base64_url(good.to_string().as_bytes())),
+    ));
+    bad.push(add(
+        "alg none with kid",
+        format!("{}.{}.x", base64_url(br#"{"alg":"none","kid":"k1"}"#), base64_url(good.to_string().as_bytes())),
+    ));
     bad.push(add("alg RS256", header(json!({"alg": "RS256", "kid": "k1"}))));
     bad.push(add("alg ES384", header(json!({"alg": "ES384", "kid": "k1"}))));
     bad.push(add("unknown kid", header(json!({"alg": "ES256", "kid": "nobody"}))));
@@ -95,7 +102,8 @@ async fn no_forged_or_foreign_token_is_accepted() {
     for (name, token) in &bad {
         assert_eq!(status(&system, token).await, 401, "{name}");
     }
-    let answer = system.client().with_token(fixed).legacy("/t/acme/mcp", "tools/list", json!({})).await.expect("an answer");
+    let answer =
+        system.client().with_token(fixed).legacy("/t/acme/mcp", "tools/list", json!({})).await.expect("an answer");
     assert_eq!(answer.status, 403, "an issuer bound to one tenant speaks for no other, whatever it claims");
     assert_eq!(upstream.seen().len(), touched, "nothing of all this reached an upstream");
     system.stop().await;
@@ -110,7 +118,8 @@ async fn the_challenge_leads_to_the_issuers_of_the_tenant() {
         let challenge = answer.headers["www-authenticate"].to_str().expect("text").to_owned();
         let url = challenge.split('"').nth(1).expect("a URL").to_owned();
         assert!(!challenge.contains("error="), "no token, no error: {challenge}");
-        let document = system.client().send(Method::GET, url.strip_prefix(&system.url("")).expect("ours"), &[], "").await;
+        let document =
+            system.client().send(Method::GET, url.strip_prefix(&system.url("")).expect("ours"), &[], "").await;
         let document = document.expect("an answer").json();
         assert_eq!(document["resource"], system.url(resource));
         assert_eq!(document["authorization_servers"], json!([ISSUER]));

@@ -130,7 +130,8 @@ fn server_yaml(peer: &Peer) -> String {
 }
 
 async fn run(program: &Path, arguments: &[String], env: &[(String, String)]) -> Value {
-    let path = format!("{}:{}", node().parent().expect("a folder").display(), std::env::var("PATH").unwrap_or_default());
+    let path =
+        format!("{}:{}", node().parent().expect("a folder").display(), std::env::var("PATH").unwrap_or_default());
     let home = tempfile::tempdir().expect("a folder");
     let mut command = Command::new(program);
     command.args(arguments).env("PATH", path).env("HOME", home.path()).stdin(Stdio::null()).kill_on_drop(true);
@@ -197,7 +198,10 @@ async fn through(client: Client, system: &System, path: &str, call: Option<(&str
             match call {
                 None => words.push("tools/list".into()),
                 Some((name, arguments)) => words.extend(
-                    ["tools/call", "--tool-name", name, "--tool-args-json"].map(str::to_owned).into_iter().chain([arguments.to_string()]),
+                    ["tools/call", "--tool-name", name, "--tool-args-json"]
+                        .map(str::to_owned)
+                        .into_iter()
+                        .chain([arguments.to_string()]),
                 ),
             }
             run(&node(), &words, &[]).await["result"].clone()
@@ -287,7 +291,9 @@ async fn a_real_http_server_is_served_and_found_again_after_its_restart() {
     install();
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
     let mut server = everything_over_http(port).await;
-    let tenants = format!("{{acme: {{servers: [{{id: everything, url: \"http://127.0.0.1:{port}/mcp\"}}], default_policy: {{}}}}}}");
+    let tenants = format!(
+        "{{acme: {{servers: [{{id: everything, url: \"http://127.0.0.1:{port}/mcp\"}}], default_policy: {{}}}}}}"
+    );
     let system = setup(&tenants).start().await;
     let agent = system.agent("acme", "s");
     until("its tools are listed", async || agent.names().await.len() >= 13).await;
@@ -316,13 +322,20 @@ async fn a_real_client_reads_refusals_and_recovery() {
     let ground = Ground::new();
     let all = peers(&ground);
     let time = all.iter().find(|p| p.id == "time").expect("the peer");
-    let tenants = format!("{{acme: {{servers: [{}], default_policy: {{deny: [\"time__convert_time\"]}}}}}}", server_yaml(time));
+    let tenants =
+        format!("{{acme: {{servers: [{}], default_policy: {{deny: [\"time__convert_time\"]}}}}}}", server_yaml(time));
     let system = setup(&tenants).start().await;
     for client in [Client::TypeScript, Client::FastMcp] {
         let refused = through(client, &system, "/mcp", Some(("time__convert_time", &json!({})))).await;
         assert_eq!(refused["error"]["code"], -32602, "{client:?}: {refused}");
         assert_eq!(refused["error"]["data"]["not_allowed"], json!(["time__convert_time"]));
-        let spec = through(client, &system, "/mcp", Some(("get_api_spec", &json!({"tool_names": ["time__get_current_time"]})))).await;
+        let spec = through(
+            client,
+            &system,
+            "/mcp",
+            Some(("get_api_spec", &json!({"tool_names": ["time__get_current_time"]}))),
+        )
+        .await;
         assert!(spec["content"][0]["text"].as_str().is_some_and(|t| t.contains("\"openapi\":\"3.1.0\"")), "{spec}");
     }
     system.stop().await;

@@ -56,7 +56,9 @@ async fn two_tenants_with_the_same_names_never_see_each_other() {
             assert_eq!(upstream.calls().len(), 10);
             for seen in upstream.seen() {
                 let everything = format!("{:?} {}", seen.headers, seen.body);
-                assert!(everything.contains(&format!("key-of-{own}")) && !everything.contains(&format!("key-of-{foreign}")));
+                assert!(
+                    everything.contains(&format!("key-of-{own}")) && !everything.contains(&format!("key-of-{foreign}"))
+                );
             }
         }
         system.put("tenants/a/sessions/session/policy", json!({"allow": []})).await;
@@ -96,7 +98,12 @@ async fn what_is_expired_deleted_revoked_or_never_written_allows_nothing() {
     assert_eq!(other.names().await.len(), 2);
     system.put("tenants/acme/sessions/other/revoked", Value::Null).await;
     assert!(other.names().await.is_empty());
+    system.put("tenants/acme/sessions/other/policy", json!({})).await;
+    assert!(other.names().await.is_empty(), "a new policy takes no revocation back");
+    system.put("tenants/acme/sessions/other/policy", json!({"allow": []})).await;
     system.admin(Method::DELETE, "tenants/acme/sessions/other/revoked", Value::Null).await;
+    assert!(other.names().await.is_empty(), "taking it back gives what the policy says, not what the default would");
+    system.put("tenants/acme/sessions/other/policy", json!({})).await;
     assert_eq!(other.names().await.len(), 2);
     system.put("tenants/acme/revoked", json!({"tenant": true})).await;
     assert!(other.names().await.is_empty(), "a revoked tenant has nothing");
@@ -210,4 +217,44 @@ async fn a_tenant_whose_file_contradicts_itself_answers_503_and_the_others_run()
     }
     assert!(system.agent("good", "s").names().await.is_empty());
     system.stop().await;
+}
+
+#[tokio::test]
+async fn a_lost_bundle_narrows_where_it_was_denied() {
+    let upstream = Upstream::start(Speaks::Modern, &["t", "u"]).await.expect("an upstream");
+    let tenants = format!("{{acme: {{servers: [{{id: s, url: \"{}\"}}], default_policy: {{}}}}}}", upstream.url());
+    let system = setup(&tenants).start().await;
+    system.put("tenants/acme/bundles/dangerous", json!(["s__u"])).await;
+    system.put("tenants/acme/sessions/s/policy", json!({"deny": ["bundle:dangerous"]})).await;
+    let agent = system.agent("acme", "s");
+    assert_eq!(agent.names().await, ["get_api_spec", "s__t"]);
+    system.admin(Method::DELETE, "tenants/acme/bundles/dangerous", Value::Null).await;
+    assert!(agent.names().await.is_empty(), "nobody knows any more what was denied");
+    system.stop().await;
+}
+
+#[tokio::test]
+async fn changes_under_load_are_never_missed() {
+    let upstream = Upstream::start(Speaks::Modern, &["t"]).await.expect("an upstream");
+    let folder = tempfile::tempdir().expect("a folder");
+    for store in ["memory:".to_owned(), format!("file:{}", folder.path().join("data").display())] {
+        let tenants = format!("{{acme: {{servers: [{{id: s, url: \"{}\"}}]}}}}", upstream.url());
+        let system = std::sync::Arc::new(setup(&tenants).store(&store).start().await);
+        let sessions = (0..12).map(|n| {
+            let system = system.clone();
+            async move {
+                let session = format!("s{n}");
+                let agent = system.agent("acme", &session);
+                let path = format!("tenants/acme/sessions/{session}/policy");
+                for round in 0..10 {
+                    system.put(&path, json!({"allow": ["s__*"], "pinned": [round.to_string()]})).await;
+                    assert_eq!(agent.names().await.len(), 2, "{session} {round}: allowed");
+                    system.put(&path, json!({"allow": []})).await;
+                    assert!(agent.names().await.is_empty(), "{session} {round}: what was answered is in effect");
+                }
+            }
+        });
+        futures_util::future::join_all(sessions).await;
+        std::sync::Arc::into_inner(system).expect("the last one").stop().await;
+    }
 }

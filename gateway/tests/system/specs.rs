@@ -8,7 +8,8 @@ use crate::harness::{Agent, System, setup, text_of};
 /// Two servers and two platform tools in two groups.
 async fn system() -> (System, Vec<Upstream>) {
     let neon = Upstream::start(Speaks::Modern, &[]).await.expect("an upstream");
-    let schema = json!({"type": "object", "properties": {"q": {"$ref": "#/$defs/Q"}}, "$defs": {"Q": {"type": "string"}}});
+    let schema =
+        json!({"type": "object", "properties": {"q": {"$ref": "#/$defs/Q"}}, "$defs": {"Q": {"type": "string"}}});
     neon.set_tools(vec![
         json!({"name": "run_sql", "description": "Runs SQL.", "inputSchema": schema}),
         json!({"name": "search", "inputSchema": {"type": "object"}}),
@@ -44,7 +45,11 @@ async fn describe(agent: &Agent, arguments: Value) -> Result<Vec<String>, Value>
 async fn described(arguments: Value, expected: &[&str]) {
     let (system, _upstreams) = system().await;
     let agent = system.agent("acme", "s");
-    assert_eq!(describe(&agent, arguments.clone()).await, Ok(expected.iter().map(|n| (*n).to_owned()).collect()), "{arguments}");
+    assert_eq!(
+        describe(&agent, arguments.clone()).await,
+        Ok(expected.iter().map(|n| (*n).to_owned()).collect()),
+        "{arguments}"
+    );
     system.stop().await;
 }
 
@@ -91,7 +96,10 @@ async fn a_server_name_settles_a_real_name_that_it_holds() {
 async fn a_bare_real_name_of_one_server_alone_is_understood_and_of_two_is_not() {
     let (system, _upstreams) = system().await;
     let agent = system.agent("acme", "s");
-    assert_eq!(describe(&agent, json!({"tool_names": ["create_page"]})).await, Ok(vec!["notion__create_page".to_owned()]));
+    assert_eq!(
+        describe(&agent, json!({"tool_names": ["create_page"]})).await,
+        Ok(vec!["notion__create_page".to_owned()])
+    );
     let refused = describe(&agent, json!({"tool_names": ["search"]})).await.expect_err("two servers have it");
     assert_eq!(refused["unknown"], json!(["search"]));
     assert_eq!(refused["nearest"]["search"], json!(["neon__search", "notion__search"]));

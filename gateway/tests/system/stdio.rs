@@ -127,7 +127,7 @@ async fn a_crash_loop_backs_off_and_hurts_no_neighbour() {
     let agent = system.agent("acme", "s");
     assert!(agent.names().await.contains(&"good__echo".to_owned()));
     let refused = agent.call("broken__x", json!({})).await;
-    assert_eq!(refused["error"]["data"]["unavailable"][0]["reason"], "start_failed", "{refused}");
+    assert_eq!(refused["result"]["structuredContent"]["unavailable"][0]["reason"], "start_failed", "{refused}");
     assert_eq!(agent.text("good__echo", json!({})).await, "{}");
     tokio::time::sleep(Duration::from_secs(3)).await;
     let metrics = system.metrics().await;

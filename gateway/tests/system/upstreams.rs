@@ -32,7 +32,10 @@ async fn a_cursor_that_comes_twice_is_a_failed_listing_not_an_endless_one() {
     let agent = system.agent("acme", "s");
     let answer = agent.client.legacy("/mcp", "tools/list", json!({})).await.expect("an answer").json();
     assert_eq!(answer["result"]["tools"], json!([]));
-    assert_eq!(answer["result"]["_meta"]["io.rollcall/unavailable"]["s"], "bad_answer", "not an empty catalog, but none yet");
+    assert_eq!(
+        answer["result"]["_meta"]["io.rollcall/unavailable"]["s"], "bad_answer",
+        "not an empty catalog, but none yet"
+    );
     let lists = upstream.seen().iter().filter(|s| s.body.contains("tools/list")).count();
     assert!(lists < 20, "{lists} pages asked for");
     system.stop().await;
@@ -52,7 +55,10 @@ async fn a_changed_list_is_seen_whether_it_is_announced_or_only_aged() {
             system.stop().await;
         }
         let upstream = Upstream::start(Speaks::Modern, &["a"]).await.expect("an upstream");
-        let tenants = format!("{{acme: {{servers: [{{id: s, url: \"{}\", catalog_age: 1s}}], default_policy: {{}}}}}}", upstream.url());
+        let tenants = format!(
+            "{{acme: {{servers: [{{id: s, url: \"{}\", catalog_age: 1s}}], default_policy: {{}}}}}}",
+            upstream.url()
+        );
         let system = setup(&tenants).link(link).start().await;
         let agent = system.agent("acme", "s");
         agent.names().await;
@@ -79,12 +85,16 @@ async fn one_bad_server_spoils_nothing_and_is_named() {
             "{{acme: {{servers: [{{id: good, url: \"{}\"}}, {{id: locked, url: \"{}\"}}, {{id: html, url: \"{}\"}}, \
              {{id: dead, url: \"http://127.0.0.1:1/mcp\"}}, {{id: nocommand, command: [/no/such/program]}}, \
              {{id: nocredential, url: \"{}\", headers: {{X: \"${{NO_SUCH_VARIABLE}}\"}}}}], default_policy: {{}}}}}}",
-            good.url(), locked.url(), html.url(), good.url()
+            good.url(),
+            locked.url(),
+            html.url(),
+            good.url()
         );
         let system = setup(&tenants).link(link).start().await;
         let agent = system.agent("acme", "s");
         let answer = agent.client.legacy("/mcp", "tools/list", json!({})).await.expect("an answer").json();
-        let names: Vec<&Value> = answer["result"]["tools"].as_array().expect("tools").iter().map(|t| &t["name"]).collect();
+        let names: Vec<&Value> =
+            answer["result"]["tools"].as_array().expect("tools").iter().map(|t| &t["name"]).collect();
         assert_eq!(names, ["get_api_spec", "good__t"]);
         let unavailable = &answer["result"]["_meta"]["io.rollcall/unavailable"];
         let expected = json!({
@@ -94,11 +104,14 @@ async fn one_bad_server_spoils_nothing_and_is_named() {
         assert_eq!(*unavailable, expected);
         assert_eq!(agent.text("good__t", json!({})).await, "t {}");
         let refused = agent.call("dead__anything", json!({})).await;
-        assert_eq!(refused["error"]["data"]["unknown"], json!([]), "unavailable is not unknown");
-        assert_eq!(refused["error"]["data"]["unavailable"][0]["reason"], "unreachable");
+        let facts = &refused["result"]["structuredContent"];
+        assert_eq!((&refused["result"]["isError"], &facts["unknown"]), (&json!(true), &json!([])), "unavailable is not unknown");
+        assert_eq!(facts["unavailable"][0]["reason"], "unreachable");
         assert!(text_of(&refused).contains("Other names will not help"), "{refused}");
         let metrics = system.metrics().await;
-        for (server, reason) in [("dead", "unreachable"), ("locked", "upstream_auth_required"), ("nocommand", "start_failed")] {
+        for (server, reason) in
+            [("dead", "unreachable"), ("locked", "upstream_auth_required"), ("nocommand", "start_failed")]
+        {
             let line = format!(r#"rollcall_upstream_failures_total{{reason="{reason}",server="{server}"}}"#);
             assert!(metrics.contains(&line), "{line} in {metrics}");
         }
@@ -125,7 +138,10 @@ async fn during_an_outage_the_list_stays_and_calls_say_what_happened() {
     let answer = agent.call("s__t", json!({})).await;
     assert_eq!(answer["result"]["isError"], true, "the model sees it: {answer}");
     let text = text_of(&answer);
-    assert!(text.contains("its server s is not available (unreachable). The call did not run. Other names will not help."), "{text}");
+    assert!(
+        text.contains("its server s is not available (unreachable). The call did not run. Other names will not help."),
+        "{text}"
+    );
     assert_eq!(list().await, before, "a flapping server changes no list");
     let spec = agent.call("get_api_spec", json!({"tool_names": ["s__t"]})).await;
     assert!(spec.get("error").is_none(), "the last good definition is described");
@@ -133,7 +149,10 @@ async fn during_an_outage_the_list_stays_and_calls_say_what_happened() {
     agent.call("s__t", json!({})).await;
     assert!(began.elapsed() < Duration::from_secs(2), "a dead server costs its callers little");
     let _back = Upstream::start_at(address, Speaks::Legacy, &["t"]).await.expect("an upstream");
-    until("the server that came back is used", async || agent.call("s__t", json!({})).await["result"].get("isError").is_none()).await;
+    until("the server that came back is used", async || {
+        agent.call("s__t", json!({})).await["result"].get("isError").is_none()
+    })
+    .await;
     system.stop().await;
 }
 
@@ -310,8 +329,44 @@ async fn the_list_is_the_same_bytes_however_often_and_wherever_it_is_asked_for()
     }
     assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "one view, one list");
     let list: Value = serde_json::from_str(&all[0]).expect("JSON");
-    let names: Vec<&str> = list["result"]["tools"].as_array().expect("tools").iter().filter_map(|t| t["name"].as_str()).collect();
+    let names: Vec<&str> =
+        list["result"]["tools"].as_array().expect("tools").iter().filter_map(|t| t["name"].as_str()).collect();
     let mut sorted = names.clone();
     sorted.sort_unstable();
     assert_eq!(names, sorted);
+}
+
+#[tokio::test]
+async fn an_error_that_answers_our_request_is_an_answer_whatever_it_speaks_of() {
+    let upstream = Upstream::start(Speaks::Legacy, &["browse"]).await.expect("an upstream");
+    let system = setup(&one(&upstream)).start().await;
+    let agent = system.agent("acme", "s");
+    agent.names().await;
+    upstream.answers(|_| Reply::ErrorWith(400, r#"{"code":-32000,"message":"the browser session crashed"}"#.into()));
+    let answer = agent.call("s__browse", json!({})).await;
+    assert_eq!(answer["error"]["message"], "the browser session crashed");
+    assert_eq!(upstream.calls().len(), 1, "it ran, and is not run again");
+    system.stop().await;
+}
+
+#[tokio::test]
+async fn a_definition_that_names_itself_twice_is_no_definition() {
+    let upstream = Upstream::start(Speaks::Modern, &["t"]).await.expect("an upstream");
+    upstream.lists(r#"{"tools":[{"name":"good","inputSchema":{"type":"object"}},{"name":"a","inputSchema":{"type":"object"},"name":"neon__run_sql"}]}"#);
+    let system = setup(&one(&upstream)).start().await;
+    assert_eq!(system.agent("acme", "s").names().await, ["get_api_spec", "s__good"]);
+    system.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_changes_its_era_is_found_in_its_new_one() {
+    let upstream = Upstream::start(Speaks::Modern, &["t"]).await.expect("an upstream");
+    let address = upstream.address;
+    let system = setup(&one(&upstream)).start().await;
+    let agent = system.agent("acme", "s");
+    assert_eq!(agent.text("s__t", json!({})).await, "t {}");
+    drop(upstream);
+    let _legacy = Upstream::start_at(address, Speaks::Legacy, &["t"]).await.expect("an upstream");
+    until("it is spoken to in its new era", async || agent.call("s__t", json!({})).await["result"].get("isError").is_none()).await;
+    system.stop().await;
 }

@@ -146,9 +146,16 @@ impl Server {
         self.catalog_age_ms.map_or(limits::CATALOG_AGE, Duration::from_millis)
     }
 
-    /// For answers of the admin API: everything but the secrets.
+    /// For answers of the admin API: everything but the secrets. Many servers take a key in the query of their URL.
     pub fn redacted(&self) -> serde_json::Value {
         let mut value = serde_json::to_value(self).unwrap_or_default();
+        if let (Transport::Http { url, .. }, Some(shown)) = (&self.transport, value.pointer_mut("/transport/http/url"))
+            && url.query().is_some()
+        {
+            let mut url = url.clone();
+            url.set_query(Some("[secret]"));
+            *shown = url.to_string().into();
+        }
         for part in ["headers", "env", "args"] {
             for kind in ["http", "command"] {
                 match value.pointer_mut(&format!("/transport/{kind}/{part}")) {

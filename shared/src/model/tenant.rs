@@ -52,7 +52,7 @@ impl Settings {
         Self {
             name_budget: fields
                 .optional("name_budget")
-                .and_then(|(n, p)| n.integer(&p, 40..=limits::NAME_CHARS as u64, problems))
+                .and_then(|(n, p)| n.integer(&p, limits::NAME_CHARS_LEAST as u64..=limits::NAME_CHARS as u64, problems))
                 .map_or(limits::NAME_CHARS, size),
             hide_denied: fields
                 .optional("denied")

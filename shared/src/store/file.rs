@@ -3,7 +3,7 @@
 //! A folder that did not exist is seeded; a database that lost its marker is not, and then everything is denied.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -11,8 +11,8 @@ use futures_util::future::BoxFuture;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 use super::memory::check;
-use super::versions::{Log, Versions};
-use super::{Changes, Document, Documents, Key, Kind, PARTITIONS, StoreError, Write, partition};
+use super::versions::{Log, Versions, lock};
+use super::{Changes, Document, Documents, Expect, Key, Kind, PARTITIONS, StoreError, Write, partition};
 use crate::digest::{Digest, unguessable};
 use crate::ids::TenantId;
 
@@ -30,6 +30,8 @@ pub struct FileStore {
     database: Arc<Database>,
     log: Arc<Log>,
     versions: Arc<Versions>,
+    /// From the transaction to the raised version is one step: a reader must never see version 2 before 1 is in the log.
+    writing: Arc<Mutex<()>>,
 }
 
 fn unavailable(error: impl Into<redb::Error>) -> StoreError {
@@ -39,7 +41,8 @@ fn unavailable(error: impl Into<redb::Error>) -> StoreError {
 impl FileStore {
     /// Opens the store in `folder`, which is made where it is missing.
     pub fn open(folder: &Path) -> Result<Self, StoreError> {
-        let fresh = !folder.exists();
+        // An empty folder is a new one too: it may be a volume that was mounted for this.
+        let fresh = std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none());
         make_folder(folder).map_err(|e| StoreError::Unavailable(format!("{}: {e}", folder.display())))?;
         let path = folder.join("rollcall.redb");
         let database =
@@ -63,7 +66,7 @@ impl FileStore {
             }
         }
         transaction.commit().map_err(unavailable)?;
-        Ok(Self { database: Arc::new(database), log, versions })
+        Ok(Self { database: Arc::new(database), log, versions, writing: Arc::default() })
     }
 
     /// Runs a piece of work on the database away from the I/O threads.
@@ -134,7 +137,7 @@ impl Documents for FileStore {
             let transaction = database.begin_read().map_err(unavailable)?;
             let table = transaction.open_table(DOCUMENTS).map_err(unavailable)?;
             let mut out = Vec::new();
-            for kind in Kind::ALL.into_iter().filter(|k| *k != Kind::Policy) {
+            for kind in Kind::ALL.into_iter().filter(|k| !k.is_of_session()) {
                 let from = format!("{tenant}\0{}\0", kind.label());
                 let to = format!("{tenant}\0{}\u{1}", kind.label());
                 for entry in table.range(from.as_str()..to.as_str()).map_err(unavailable)? {
@@ -151,8 +154,9 @@ impl Documents for FileStore {
 
     fn write<'a>(&'a self, tenant: &'a TenantId, writes: Vec<Write>) -> BoxFuture<'a, Result<u64, StoreError>> {
         let partition = partition(tenant);
-        let (log, versions) = (self.log.clone(), self.versions.clone());
+        let (log, versions, writing) = (self.log.clone(), self.versions.clone(), self.writing.clone());
         self.run(move |database| {
+            let _one = lock(&writing);
             let transaction = database.begin_write().map_err(unavailable)?;
             let version;
             {
@@ -226,6 +230,32 @@ impl Documents for FileStore {
     fn changes(&self, partition: usize, after: u64) -> BoxFuture<'_, Result<Changes, StoreError>> {
         let changes = self.log.after(partition, after);
         async move { Ok(changes) }.boxed()
+    }
+
+    fn forget<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
+        async move {
+            let name = tenant.clone();
+            let writes = self
+                .run(move |database| {
+                    let transaction = database.begin_read().map_err(unavailable)?;
+                    let table = transaction.open_table(DOCUMENTS).map_err(unavailable)?;
+                    let (from, to) = (format!("{name}\0"), format!("{name}\u{1}"));
+                    let mut writes = Vec::new();
+                    for entry in table.range(from.as_str()..to.as_str()).map_err(unavailable)? {
+                        let (address, row) = entry.map_err(unavailable)?;
+                        let lasts = unpack(row.value()).is_none_or(|(_, expires, _)| expires == 0);
+                        writes.extend(
+                            read_address(address.value())
+                                .filter(|_| lasts)
+                                .map(|key| Write::delete(key, Expect::Any)),
+                        );
+                    }
+                    Ok(writes)
+                })
+                .await?;
+            self.write(tenant, writes).await
+        }
+        .boxed()
     }
 
     fn versions(&self) -> &Arc<Versions> {

@@ -53,7 +53,7 @@ impl Documents for MemoryStore {
         let found = lock(&self.state)
             .documents
             .iter()
-            .filter(|(key, _)| key.tenant == *tenant && key.kind != Kind::Policy)
+            .filter(|(key, _)| key.tenant == *tenant && !key.kind.is_of_session())
             .map(|(key, (document, _))| (key.clone(), document.clone()))
             .collect();
         async move { Ok(found) }.boxed()
@@ -112,6 +112,16 @@ impl Documents for MemoryStore {
     fn changes(&self, partition: usize, after: u64) -> BoxFuture<'_, Result<Changes, StoreError>> {
         let changes = self.log.after(partition, after);
         async move { Ok(changes) }.boxed()
+    }
+
+    fn forget<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
+        let writes = lock(&self.state)
+            .documents
+            .iter()
+            .filter(|(key, (_, expires))| key.tenant == *tenant && expires.is_none())
+            .map(|(key, _)| Write::delete(key.clone(), Expect::Any))
+            .collect();
+        self.write(tenant, writes)
     }
 
     fn versions(&self) -> &Arc<Versions> {

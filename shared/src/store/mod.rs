@@ -42,10 +42,12 @@ pub enum Kind {
     Policy,
     /// The tenant itself, or one of its tools, is revoked.
     Revoked,
+    /// A session is revoked, whatever its policy says.
+    SessionRevoked,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Settings,
         Kind::Server,
         Kind::Tool,
@@ -54,7 +56,13 @@ impl Kind {
         Kind::Catalog,
         Kind::Policy,
         Kind::Revoked,
+        Kind::SessionRevoked,
     ];
+
+    /// Documents of sessions are read one by one; a tenant may have a million.
+    pub fn is_of_session(self) -> bool {
+        matches!(self, Kind::Policy | Kind::SessionRevoked)
+    }
 
     pub fn label(self) -> &'static str {
         match self {
@@ -66,6 +74,7 @@ impl Kind {
             Kind::Catalog => "catalog",
             Kind::Policy => "policy",
             Kind::Revoked => "revoked",
+            Kind::SessionRevoked => "session_revoked",
         }
     }
 }
@@ -146,7 +155,7 @@ pub enum StoreError {
 /// Versioned, watched, durable documents, and blobs addressed by their content.
 pub trait Documents: Send + Sync {
     fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Document>, StoreError>>;
-    /// All documents of a tenant except its session policies, which are read one by one.
+    /// All documents of a tenant except those of its sessions, which are read one by one.
     fn list<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<Vec<(Key, Document)>, StoreError>>;
     /// All or nothing. Every key must be of `tenant`. Gives the partition's new version.
     fn write<'a>(&'a self, tenant: &'a TenantId, writes: Vec<Write>) -> BoxFuture<'a, Result<u64, StoreError>>;
@@ -155,6 +164,8 @@ pub trait Documents: Send + Sync {
     /// Tenants that have a document of settings.
     fn tenants(&self) -> BoxFuture<'_, Result<Vec<TenantId>, StoreError>>;
     fn changes(&self, partition: usize, after: u64) -> BoxFuture<'_, Result<Changes, StoreError>>;
+    /// Removes a tenant whole, except what expires by itself: a revocation outlives every token. Gives the new version.
+    fn forget<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>>;
     /// The newest version of each partition that this node has heard of.
     fn versions(&self) -> &Arc<Versions>;
     /// Removes what has expired by `now`. Gives how many documents.

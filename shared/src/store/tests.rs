@@ -1,5 +1,7 @@
 //! What every store must do, run against each of them.
 
+use redb::Database;
+
 use super::*;
 use crate::clock::unix_s;
 
@@ -119,6 +121,59 @@ async fn the_file_store_survives_a_restart_and_admits_one_process() {
     assert!(!store.is_seeded().await.expect("read"), "a store that lost its marker says so");
 }
 
+#[tokio::test]
+async fn a_forgotten_tenant_keeps_nothing_but_its_revocations() {
+    every_store(async |store| {
+        let (acme, other) = (tenant("acme"), tenant("acme-2"));
+        let now = unix_s();
+        let (rules, revoked) = (Key::new(&acme, Kind::Policy, "a"), Key::new(&acme, Kind::SessionRevoked, "b"));
+        let settings = Key::new(&acme, Kind::Settings, "");
+        let lasting = Write { expires_at: Some(now + 100), ..put(&revoked, Expect::Any, "x") };
+        let writes = vec![put(&rules, Expect::Any, "x"), put(&settings, Expect::Any, "x"), lasting];
+        store.write(&acme, writes).await.expect("written");
+        let neighbour = Key::new(&other, Kind::Settings, "");
+        store.write(&other, vec![put(&neighbour, Expect::Any, "x")]).await.expect("written");
+        store.forget(&acme).await.expect("forgotten");
+        assert_eq!(store.get(&rules).await.expect("read"), None);
+        assert_eq!(store.get(&settings).await.expect("read"), None);
+        assert!(store.get(&revoked).await.expect("read").is_some());
+        assert!(store.get(&neighbour).await.expect("read").is_some());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn versions_are_seen_in_order_however_many_write_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = std::sync::Arc::new(FileStore::open(&folder.path().join("data")).expect("a store"));
+    let acme = tenant("acme");
+    let p = partition(&acme);
+    let writers = (0..40).map(|n| {
+        let (store, acme) = (store.clone(), acme.clone());
+        tokio::spawn(async move {
+            let key = Key::new(&acme, Kind::Policy, n.to_string());
+            store.write(&acme, vec![put(&key, Expect::Any, "x")]).await.expect("written")
+        })
+    });
+    let reader = tokio::spawn({
+        let store = store.clone();
+        async move {
+            let (mut seen, mut keys) = (0, 0);
+            while keys < 40 {
+                let newest = store.versions().newest(p);
+                if let Changes::Since(changes) = store.changes(p, seen).await.expect("read") {
+                    // Whoever has seen `newest` has been told of everything up to it.
+                    keys += changes.iter().filter(|(v, _)| *v <= newest).count();
+                }
+                seen = newest;
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    futures_util::future::join_all(writers).await;
+    tokio::time::timeout(std::time::Duration::from_secs(10), reader).await.expect("no change is missed").expect("read");
+}
+
 #[test]
 fn a_document_for_newer_readers_is_not_guessed_at() {
     let text = encode(&vec![1, 2]);
@@ -130,4 +185,3 @@ fn a_document_for_newer_readers_is_not_guessed_at() {
     assert!(matches!(decode::<Vec<i32>>(b"garbage"), Err(DecodeError::Broken(_))));
 }
 
-use redb::Database;

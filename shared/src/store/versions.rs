@@ -43,42 +43,47 @@ impl Versions {
 /// The change log of an embedded store: in memory, since only this process reads it.
 #[derive(Default)]
 pub(super) struct Log {
-    partitions: Mutex<Vec<VecDeque<(u64, Key)>>>,
+    partitions: Mutex<Vec<Changed>>,
+}
+
+#[derive(Default, Clone)]
+struct Changed {
+    log: VecDeque<(u64, Key)>,
     /// Versions up to here were written before this process began, or have left the log.
-    floor: Mutex<Vec<u64>>,
+    floor: u64,
 }
 
 impl Log {
     pub(super) fn start_at(&self, partition: usize, version: u64) {
-        let mut floor = lock(&self.floor);
-        floor.resize(PARTITIONS, 0);
-        if let Some(slot) = floor.get_mut(partition) {
-            *slot = version;
+        if let Some(changed) = self.lock().get_mut(partition) {
+            changed.floor = version;
         }
     }
 
     pub(super) fn append(&self, partition: usize, version: u64, keys: impl IntoIterator<Item = Key>) {
-        let mut logs = lock(&self.partitions);
-        let mut floor = lock(&self.floor);
-        logs.resize_with(PARTITIONS, VecDeque::new);
-        floor.resize(PARTITIONS, 0);
-        let (Some(log), Some(floor)) = (logs.get_mut(partition), floor.get_mut(partition)) else { return };
-        log.extend(keys.into_iter().map(|key| (version, key)));
-        while log.len() > limits::CHANGE_LOG {
-            if let Some((gone, _)) = log.pop_front() {
-                *floor = (*floor).max(gone);
+        let mut partitions = self.lock();
+        let Some(changed) = partitions.get_mut(partition) else { return };
+        changed.log.extend(keys.into_iter().map(|key| (version, key)));
+        while changed.log.len() > limits::CHANGE_LOG {
+            if let Some((gone, _)) = changed.log.pop_front() {
+                changed.floor = changed.floor.max(gone);
             }
         }
     }
 
     pub(super) fn after(&self, partition: usize, version: u64) -> Changes {
-        let floor = lock(&self.floor).get(partition).copied().unwrap_or(0);
-        if version < floor {
+        let partitions = self.lock();
+        let Some(changed) = partitions.get(partition) else { return Changes::Gap };
+        if version < changed.floor {
             return Changes::Gap;
         }
-        let logs = lock(&self.partitions);
-        let log = logs.get(partition);
-        Changes::Since(log.into_iter().flatten().filter(|(v, _)| *v > version).cloned().collect())
+        Changes::Since(changed.log.iter().filter(|(v, _)| *v > version).cloned().collect())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Changed>> {
+        let mut partitions = lock(&self.partitions);
+        partitions.resize(PARTITIONS, Changed::default());
+        partitions
     }
 }
 

@@ -132,6 +132,7 @@ pub async fn serve_link(listener: TcpListener, link: Arc<dyn WorkerLink>, key: [
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     tracing::warn!(%error, "a gateway could not be accepted");
+                    tokio::time::sleep(limits::CATCH_UP_PAUSE).await; // out of descriptors: do not spin
                     continue;
                 }
             },
@@ -140,12 +141,22 @@ pub async fn serve_link(listener: TcpListener, link: Arc<dyn WorkerLink>, key: [
             tracing::debug!(%error, "no TCP_NODELAY");
         }
         let link = link.clone();
-        tasks.spawn_until_stop("link", async move {
+        let stop = tasks.stopping().clone();
+        tasks.spawn("link", async move {
             let service = service_fn(move |request| answer(link.clone(), key, request));
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .serve_connection(TokioIo::new(stream), service);
-            if let Err(error) = connection.await {
+            let mut connection = std::pin::pin!(connection);
+            let ended = tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = stop.cancelled() => {
+                    // The call in flight is finished; the connection takes no other.
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            if let Err(error) = ended {
                 tracing::debug!(%error, "a gateway's connection ended");
             }
         });

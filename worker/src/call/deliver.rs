@@ -58,7 +58,7 @@ async fn to_server(shared: &Arc<Shared>, call: &Accepted, interim: &Interim) -> 
             Ok(end) => return end,
             Err(Broken::Failed(failure)) => return Final::Failed(failure),
             Err(broken) => {
-                borrowed.discard();
+                borrowed.discard(shared);
                 // Nothing of this attempt reached a tool, so the next one starts from a clean slate.
                 call.may_have_run.store(false, Ordering::Release);
                 if attempts >= 2 {

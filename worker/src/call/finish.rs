@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use opentelemetry::KeyValue;
+use rollcall_shared::limits;
 use rollcall_shared::wire::{Failure, Final, Reason};
 use tokio::time::error::Elapsed;
 
@@ -26,5 +27,6 @@ pub(crate) fn report(shared: &Shared, name: &str, failure: &Failure) {
         .metrics
         .upstream_failures
         .add(1, &[KeyValue::new("server", name.to_owned()), KeyValue::new("reason", reason)]);
-    tracing::warn!(server = name, reason, may_have_run = failure.may_have_run, cause = %failure.detail, "an upstream failed");
+    let cause: String = failure.detail.chars().take(limits::LOGGED_CHARS).collect();
+    tracing::warn!(server = name, reason, may_have_run = failure.may_have_run, cause, "an upstream failed");
 }

@@ -131,6 +131,13 @@ impl HttpConnection {
     }
 }
 
+impl Drop for HttpConnection {
+    fn drop(&mut self) {
+        // Ends the listener, however the connection came to be dropped.
+        self.inner.closed.store(true, Ordering::Release);
+    }
+}
+
 /// A legacy server does not take a closed stream for a cancellation: it is told.
 struct CancelOnDrop<'a> {
     connection: &'a HttpConnection,
@@ -236,9 +243,12 @@ impl Inner {
 
     async fn post_and_forget(&self, body: Bytes) {
         let Ok(request) = self.request(Method::POST, body, None) else { return };
-        if let Ok(Ok(response)) = tokio::time::timeout(limits::CONNECT_TIMEOUT, self.client.request(request)).await {
-            read_capped(response.into_body(), limits::BODY_BYTES).await.ok();
-        }
+        let posting = async {
+            if let Ok(response) = self.client.request(request).await {
+                read_capped(response.into_body(), limits::BODY_BYTES).await.ok();
+            }
+        };
+        tokio::time::timeout(limits::CONNECT_TIMEOUT, posting).await.ok();
     }
 
     /// One request and its answer, with the session that came along.
@@ -262,8 +272,9 @@ impl Inner {
             && serde_json::from_slice::<jsonrpc::ErrorObject>(error).is_ok_and(|e| OUR_FAULT.contains(&e.code))
             && heads.method != "server/discover"
         {
+            // It is another server than the one we opened the connection with: open it anew, and say it once more.
             let detail = format!("the server refuses our request: {}", String::from_utf8_lossy(error));
-            return Err(Broken::Failed(Failure::unsent(Reason::BadAnswer, detail)));
+            return Err(Broken::Unsent(Failure::unsent(Reason::BadAnswer, detail)));
         }
         Ok((end, session))
     }
@@ -327,18 +338,23 @@ impl Inner {
         let says_session = error
             .and_then(|(_, e)| serde_json::from_str::<jsonrpc::ErrorObject>(e.get()).ok())
             .is_some_and(|e| e.message.to_ascii_lowercase().contains("session"));
+        // An error that answers our request is an answer, whatever it speaks of.
+        if let Some((Some(answered), error)) = error
+            && is_id(answered.get(), id)
+            && status.is_client_error()
+        {
+            return Ok(to_final(body, Outcome::Error(error)));
+        }
         let lost = matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE)
             || (status == StatusCode::BAD_REQUEST && says_session);
         if self.session.is_some() && lost {
             return Err(Broken::LostSession);
         }
-        match error {
-            Some((Some(answered), error)) if is_id(answered.get(), id) && status.is_client_error() => {
-                Ok(to_final(body, Outcome::Error(error)))
-            }
-            // What acted and then failed may have acted: a server error is never sent again.
-            _ if status.is_server_error() => failed(Failure::sent(Reason::Unreachable, detail)),
-            _ => failed(Failure::unsent(Reason::BadAnswer, detail)),
+        // Only statuses that are given before anything is done prove that nothing was.
+        match status.as_u16() {
+            400 | 404 | 405 | 406 | 413 | 415 | 421 => failed(Failure::unsent(Reason::BadAnswer, detail)),
+            500..=599 => failed(Failure::sent(Reason::Unreachable, detail)),
+            _ => failed(Failure::sent(Reason::BadAnswer, detail)),
         }
     }
 
@@ -400,6 +416,7 @@ async fn watch(inner: Arc<Inner>, changed: Arc<dyn Fn() + Send + Sync>) {
     }
     let hear = OnChange(changed);
     let mut pause = limits::BACKOFF_FIRST;
+    let mut listened = false;
     loop {
         let id = inner.new_id();
         let listen = message::own_params(Era::Modern, r#""notifications":{"toolsListChanged":true}"#);
@@ -419,11 +436,19 @@ async fn watch(inner: Arc<Inner>, changed: Arc<dyn Fn() + Send + Sync>) {
             if !response.status().is_success() || !streams {
                 return; // not offered: the catalog's age does the rest
             }
-            pause = limits::BACKOFF_FIRST;
+            if std::mem::replace(&mut listened, true) {
+                // Nobody knows what changed while nobody listened.
+                hear.hear("notifications/tools/list_changed", None);
+            }
+            let began = tokio::time::Instant::now();
             let reading = inner.read_stream(&id, response.into_body(), &hear);
             tokio::select! {
                 _ = reading => {}
                 () = until_closed(&inner) => return,
+            }
+            // A server that hangs up at once is not asked again at once.
+            if began.elapsed() > limits::BACKOFF_LONGEST {
+                pause = limits::BACKOFF_FIRST;
             }
         }
         if inner.closed.load(Ordering::Acquire) {

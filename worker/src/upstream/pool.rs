@@ -3,7 +3,7 @@
 //! A failed start is remembered for a growing while, so that a dead server costs its callers microseconds and its
 //! neighbours nothing. Opening goes on when the caller who began it has left.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -43,6 +43,8 @@ enum State {
     Opening(SharedFuture<BoxFuture<'static, Opened>>),
     Open { connection: Arc<Connection>, since: Instant },
     Failed { failure: Failure, until: Instant },
+    /// The slot left the pool: nothing is opened here any more.
+    Closed,
 }
 
 struct Slot {
@@ -59,6 +61,8 @@ struct Slot {
 #[derive(Default)]
 pub(crate) struct Pool {
     slots: DashMap<Key, Arc<Slot>>,
+    /// The worker ends: no slot is made any more.
+    closing: AtomicBool,
 }
 
 /// A connection with the right to make one call on it.
@@ -74,10 +78,14 @@ impl Borrowed {
     }
 
     /// The connection is of no more use; the next caller opens a new one.
-    pub(crate) fn discard(self) {
+    pub(crate) fn discard(self, shared: &Arc<Shared>) {
         let mut state = lock(&self.slot.state);
         if matches!(&*state, State::Open { connection, .. } if Arc::ptr_eq(connection, &self.connection)) {
             *state = State::Idle;
+            drop(state);
+            shared.metrics.upstreams.add(-1, &[label("transport", self.connection.transport())]);
+            let connection = self.connection.clone();
+            shared.tasks.spawn("close upstream", async move { connection.close().await });
         }
     }
 }
@@ -106,21 +114,27 @@ impl Pool {
             Isolation::Session => session.to_owned(),
         };
         let key = Key { tenant: tenant.clone(), server: server.value.id.clone(), session };
-        let slot = self.slot(shared, key.clone(), server)?;
-        let Ok(permit) = slot.calls.clone().try_acquire_owned() else {
-            let failure = Failure::unsent(Reason::Overloaded, "too many calls in flight on this server");
-            return Err(failure.retry_after(1));
-        };
-        let opening = match slot.ready_or_opening(shared, &key) {
-            Ok(connection) => return Ok(Borrowed { connection, slot, _permit: permit }),
-            Err(Ok(opening)) => opening,
-            Err(Err(failure)) => return Err(failure),
-        };
-        let connection = opening.await?;
-        Ok(Borrowed { connection, slot, _permit: permit })
+        loop {
+            let slot = self.slot(shared, key.clone(), server)?;
+            let Ok(permit) = slot.calls.clone().try_acquire_owned() else {
+                let failure = Failure::unsent(Reason::Overloaded, "too many calls in flight on this server");
+                return Err(failure.retry_after(1));
+            };
+            let connection = match slot.ready(shared, &key) {
+                Ready::Open(connection) => connection,
+                Ready::Opening(opening) => opening.await?,
+                Ready::Failed(failure) => return Err(failure),
+                // It was closed between finding and using it: there is another one by now, or none.
+                Ready::Closed => continue,
+            };
+            return Ok(Borrowed { connection, slot, _permit: permit });
+        }
     }
 
     fn slot(&self, shared: &Arc<Shared>, key: Key, server: &Owned<Server>) -> Result<Arc<Slot>, Failure> {
+        if self.closing.load(Ordering::Acquire) {
+            return Err(Failure::unsent(Reason::NoWorker, "the worker is shutting down"));
+        }
         if let Some(slot) = self.slots.get(&key).map(|slot| slot.clone()) {
             if Arc::ptr_eq(&slot.server.value, &server.value) || slot.server.value == server.value {
                 return Ok(slot);
@@ -145,6 +159,24 @@ impl Pool {
         Ok(self.slots.entry(key).or_insert(fresh).clone())
     }
 
+    /// Whether the tenant may have one more; the one that was idle the longest makes room.
+    fn has_room(&self, shared: &Arc<Shared>, tenant: &TenantId) -> bool {
+        let mut own: Vec<(Key, Arc<Slot>)> = self
+            .slots
+            .iter()
+            .filter(|entry| entry.key().tenant == *tenant)
+            .map(|entry| (entry.key().clone(), entry.value().clone()))
+            .collect();
+        if own.len() < limits::UPSTREAMS_PER_TENANT {
+            return true;
+        }
+        own.retain(|(_, slot)| slot.calls.available_permits() == limits::UPSTREAM_CALLS);
+        let Some((key, slot)) = own.into_iter().min_by_key(|(_, slot)| *lock(&slot.last_used)) else { return false };
+        self.slots.remove_if(&key, |_, old| Arc::ptr_eq(old, &slot));
+        shared.tasks.spawn("close upstream", close(slot, shared.metrics.clone()));
+        true
+    }
+
     /// Closes what is idle, and what is configured no more.
     pub(crate) async fn sweep_forever(&self, shared: &Arc<Shared>) {
         loop {
@@ -167,6 +199,7 @@ impl Pool {
     }
 
     pub(crate) async fn close_all(&self, metrics: &Arc<Metrics>) {
+        self.closing.store(true, Ordering::Release);
         let slots: Vec<Arc<Slot>> = self.slots.iter().map(|entry| entry.value().clone()).collect();
         self.slots.clear();
         futures_util::future::join_all(slots.into_iter().map(|slot| close(slot, metrics.clone()))).await;
@@ -174,7 +207,7 @@ impl Pool {
 }
 
 async fn close(slot: Arc<Slot>, metrics: Arc<Metrics>) {
-    let state = std::mem::replace(&mut *lock(&slot.state), State::Idle);
+    let state = std::mem::replace(&mut *lock(&slot.state), State::Closed);
     if let State::Open { connection, .. } = state {
         // Calls in flight finish on the old connection.
         let all = u32::try_from(limits::UPSTREAM_CALLS).unwrap_or(u32::MAX);
@@ -184,22 +217,38 @@ async fn close(slot: Arc<Slot>, metrics: Arc<Metrics>) {
     }
 }
 
+/// What a caller finds at a slot.
+enum Ready {
+    Open(Arc<Connection>),
+    Opening(SharedFuture<BoxFuture<'static, Opened>>),
+    Failed(Failure),
+    Closed,
+}
+
+/// An opening that panics must not leave its slot waiting for ever.
+struct Unfinished(Arc<Slot>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.state);
+        if matches!(&*state, State::Opening(_)) {
+            *state = State::Idle;
+        }
+    }
+}
+
 impl Slot {
-    /// The open connection; else the opening to wait for; else why there is none now.
-    #[expect(clippy::type_complexity, reason = "three outcomes, each used at once by the one caller")]
-    fn ready_or_opening(
-        self: &Arc<Self>,
-        shared: &Arc<Shared>,
-        key: &Key,
-    ) -> Result<Arc<Connection>, Result<SharedFuture<BoxFuture<'static, Opened>>, Failure>> {
+    /// What a caller finds here; a connection is opened where there is none.
+    fn ready(self: &Arc<Self>, shared: &Arc<Shared>, key: &Key) -> Ready {
         let mut state = lock(&self.state);
         match &*state {
-            State::Open { connection, .. } if !connection.is_closed() => return Ok(connection.clone()),
-            State::Opening(opening) => return Err(Ok(opening.clone())),
+            State::Open { connection, .. } if !connection.is_closed() => return Ready::Open(connection.clone()),
+            State::Opening(opening) => return Ready::Opening(opening.clone()),
+            State::Closed => return Ready::Closed,
             State::Failed { failure, until } => {
                 let left = until.saturating_duration_since(Instant::now());
                 if !left.is_zero() {
-                    return Err(Err(failure.clone().retry_after(left.as_secs() + 1)));
+                    return Ready::Failed(failure.clone().retry_after(left.as_secs() + 1));
                 }
             }
             State::Open { connection, since } => {
@@ -211,7 +260,7 @@ impl Slot {
                         let pause = backoff(streak - 1);
                         let failure = Failure::unsent(Reason::StartFailed, "it ends soon after each start");
                         *state = State::Failed { failure: failure.clone(), until: Instant::now() + pause };
-                        return Err(Err(failure.retry_after(pause.as_secs() + 1)));
+                        return Ready::Failed(failure.retry_after(pause.as_secs() + 1));
                     }
                 } else {
                     self.streak.store(0, Ordering::Release);
@@ -221,7 +270,7 @@ impl Slot {
         }
         let (sender, receiver) = oneshot::channel::<Opened>();
         let opening = async move {
-            receiver.await.unwrap_or_else(|_| Err(Failure::unsent(Reason::StartFailed, "the worker is shutting down")))
+            receiver.await.unwrap_or_else(|_| Err(Failure::unsent(Reason::StartFailed, "the opening was given up")))
         }
         .boxed()
         .shared();
@@ -229,10 +278,12 @@ impl Slot {
         let (slot, shared, key) = (self.clone(), shared.clone(), key.clone());
         let tasks = shared.tasks.clone();
         tasks.spawn("open upstream", async move {
+            let unfinished = Unfinished(slot.clone());
             let opened = slot.open(&shared, &key).await;
+            drop(unfinished);
             sender.send(opened).ok();
         });
-        Err(Ok(opening))
+        Ready::Opening(opening)
     }
 
     async fn open(self: &Arc<Self>, shared: &Arc<Shared>, key: &Key) -> Opened {
@@ -249,6 +300,13 @@ impl Slot {
         .map(Arc::new);
         let mut state = lock(&self.state);
         match &opened {
+            Ok(connection) if matches!(&*state, State::Closed) => {
+                // Whoever configured or waited for it is gone.
+                let connection = connection.clone();
+                shared.tasks.spawn("close upstream", async move { connection.close().await });
+                return Err(Failure::unsent(Reason::NotConfigured, "closed while it opened"));
+            }
+            Err(_) if matches!(&*state, State::Closed) => {}
             Ok(connection) => {
                 shared.metrics.upstreams.add(1, &[label("transport", connection.transport())]);
                 tracing::info!(server = %key.server, era = connection.era().label(), "an upstream is connected");

@@ -42,6 +42,14 @@ pub(crate) struct StdioConnection {
     /// Cancelled to end the child; `ended` is cancelled once it is reaped.
     stop: CancellationToken,
     ended: CancellationToken,
+    probe_killed: bool,
+}
+
+impl Drop for StdioConnection {
+    fn drop(&mut self) {
+        // However it came to be dropped, the child must not outlive it.
+        self.stop.cancel();
+    }
 }
 
 /// What writer, reader and requests share.
@@ -69,13 +77,29 @@ impl StdioConnection {
         server: &Owned<Server>,
         changed: Arc<dyn Fn() + Send + Sync>,
     ) -> Result<Self, Failure> {
+        match Self::start(shared, server, server.value.era, changed.clone()).await {
+            Ok(connection) => Ok(connection),
+            Err((_, true)) => {
+                Self::start(shared, server, ServerEra::Legacy, changed).await.map_err(|(failure, _)| failure)
+            }
+            Err((failure, false)) => Err(failure),
+        }
+    }
+
+    /// The failure comes with whether the probe for the modern era may be to blame.
+    async fn start(
+        shared: &Shared,
+        server: &Owned<Server>,
+        era: ServerEra,
+        changed: Arc<dyn Fn() + Send + Sync>,
+    ) -> Result<Self, (Failure, bool)> {
         let name = server.value.id.to_string();
-        let mut child = spawn(shared, server)?;
+        let mut child = spawn(shared, server).map_err(|failure| (failure, false))?;
         let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         let (Some(stdin), Some(stdout), Some(stderr), Some(group)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take(), group)
         else {
-            return Err(Failure::unsent(Reason::StartFailed, "no pipes"));
+            return Err((Failure::unsent(Reason::StartFailed, "no pipes"), false));
         };
         let (lines, queue) = mpsc::channel(limits::STDIO_QUEUE);
         let wire = Arc::new(Wire {
@@ -86,23 +110,28 @@ impl StdioConnection {
             next_id: AtomicU64::new(0),
             closed: CancellationToken::new(),
         });
+        let wire_of_reader = wire.clone();
         let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
         let tasks = &shared.tasks;
         tasks.spawn("stdio writer", write_lines(queue, stdin, wire.closed.clone(), stop.clone()));
-        tasks.spawn("stdio reader", read_lines(BufReader::new(stdout), wire.clone(), changed));
+        let (drained, output) = oneshot::channel();
+        tasks.spawn("stdio reader", async move {
+            read_lines(BufReader::new(stdout), wire_of_reader, changed).await;
+            drop(drained);
+        });
         tasks.spawn("stdio errors", log_errors(stderr, name));
-        tasks.spawn("stdio child", supervise(child, group, wire.closed.clone(), stop.clone(), ended.clone()));
+        tasks.spawn("stdio child", supervise(child, group, output, wire.closed.clone(), stop.clone(), ended.clone()));
         let mut connection = Self {
             wire,
             peer: Peer { era: Era::Modern, version: MODERN.to_owned(), offers_tools: false },
             stop,
             ended,
+            probe_killed: false,
         };
-        if let Err(failure) = connection.shake_hands(server.value.era).await {
-            connection.stop.cancel();
-            return Err(failure);
+        match connection.shake_hands(era).await {
+            Ok(()) => Ok(connection),
+            Err(failure) => Err((failure, connection.probe_killed)),
         }
-        Ok(connection)
     }
 
     pub(crate) fn era(&self) -> Era {
@@ -128,6 +157,8 @@ impl StdioConnection {
             let probing = self.own("server/discover", params);
             let answer = tokio::time::timeout(limits::PROBE_TIMEOUT, probing).await;
             if let Ok(Err(failure)) = answer {
+                // A legacy child may end over a question that it does not know: `open` starts it once more without.
+                self.probe_killed = era == ServerEra::Auto;
                 return Err(failure);
             }
             if let Some(peer) = answer.ok().and_then(Result::ok).as_ref().and_then(handshake::read_discover) {
@@ -330,6 +361,7 @@ async fn write_lines(
         let ok = result.is_ok();
         written.send(ok).ok();
         if !ok {
+            closed.cancel();
             return;
         }
     }
@@ -340,7 +372,11 @@ async fn read_lines(mut reader: BufReader<ChildStdout>, wire: Arc<Wire>, changed
         match next_line(&mut reader, limits::UPSTREAM_MESSAGE_BYTES).await {
             Ok(Some(Line::Whole(line))) if line.is_empty() => {}
             Ok(Some(Line::Whole(line))) => wire.take(line.into(), &*changed),
-            Ok(Some(Line::TooLong)) => tracing::warn!(server = %wire.name, "a message is larger than allowed"),
+            Ok(Some(Line::TooLong)) => {
+                // Whose answer it was is not known: all that wait are told, and the next caller starts anew.
+                tracing::warn!(server = %wire.name, "a message is larger than allowed");
+                break;
+            }
             Ok(None) => break,
             Err(error) => {
                 tracing::warn!(server = %wire.name, %error, "the child's output cannot be read");
@@ -364,6 +400,7 @@ async fn log_errors(stderr: ChildStderr, server: String) {
 async fn supervise(
     mut child: Child,
     group: Pid,
+    output: oneshot::Receiver<()>,
     closed: CancellationToken,
     stop: CancellationToken,
     ended: CancellationToken,
@@ -380,6 +417,8 @@ async fn supervise(
         Ok(status) => tracing::info!(%status, "a child ended"),
         Err(error) => tracing::warn!(%error, "a child could not be waited for"),
     }
+    // What it answered before its end is still read.
+    tokio::time::timeout(limits::CHILD_GRACE, output).await.ok();
     closed.cancel();
     ended.cancel();
 }

@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn visible_names_have_the_grammar_and_the_budget(real in "\\PC{1,90}", budget in 40usize..=64) {
+    fn visible_names_have_the_grammar_and_the_budget(real in "\\PC{1,90}", budget in limits::NAME_CHARS_LEAST..=64) {
         let alias = Alias::parse("neon_46fb").expect("an alias");
         for digits in [HashDigits::SHORT, HashDigits::LONG, HashDigits::LONGEST] {
             let name = visible(&alias, &real, budget, &server("s"), digits).name;
