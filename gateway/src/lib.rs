@@ -22,5 +22,11 @@ mod http;
 mod mcp;
 mod ops;
 
+/// Decodes one request body; for benches, which see only what is public.
+#[doc(hidden)]
+pub fn decode_for_bench(body: &[u8], headers: &::http::HeaderMap) -> bool {
+    call::decode::decode(body, headers).is_ok()
+}
+
 #[cfg(test)]
 mod fixture;

@@ -4,7 +4,7 @@
 //! never listed anything is asked in the background until it does; the first list of a tenant waits for it a moment.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -62,6 +62,7 @@ pub struct Live {
     /// One builder a tenant at a time.
     building: DashMap<TenantId, Arc<Mutex<()>>>,
     slots: moka::sync::Cache<[u8; 32], Arc<Slot>, foldhash::fast::RandomState>,
+    policies: DashMap<Digest, Weak<Policy>>,
     trouble: DashMap<(TenantId, ServerId), Trouble>,
     /// Servers that a task is asking for their first catalog.
     asking: DashMap<(TenantId, ServerId), ()>,
@@ -80,7 +81,9 @@ impl Live {
             building: DashMap::new(),
             slots: moka::sync::Cache::builder()
                 .max_capacity(limits::SESSIONS_AT_HAND)
+                .time_to_idle(limits::SESSION_IDLE)
                 .build_with_hasher(foldhash::fast::RandomState::default()),
+            policies: DashMap::new(),
             trouble: DashMap::new(),
             asking: DashMap::new(),
             metrics,
@@ -112,9 +115,25 @@ impl Live {
         let registry = self.registry(&tenant).await?;
         let rules = effective(&registry.docs, stored, unix_s());
         let expires_at = rules.expires_at;
-        let sight = Arc::new(self.views.sight(registry, Arc::new(rules), &principal.scopes));
+        let sight = Arc::new(self.views.sight(registry, self.share(rules), &principal.scopes));
         slot.current.store(Some(Arc::new(Current { sight: sight.clone(), tenant, generation, expires_at })));
         Ok(sight)
+    }
+
+    /// Sessions with the same rules share them.
+    fn share(&self, rules: Policy) -> Arc<Policy> {
+        let digest = Digest::of(&rollcall_shared::store::encode(&rules));
+        let mut slot = self.policies.entry(digest).or_default();
+        if let Some(shared) = slot.upgrade() {
+            return shared;
+        }
+        let shared = Arc::new(rules);
+        *slot = Arc::downgrade(&shared);
+        drop(slot);
+        if self.policies.len().is_power_of_two() && self.policies.len() >= 1024 {
+            self.policies.retain(|_, weak| weak.strong_count() > 0);
+        }
+        shared
     }
 
     /// The sight that a policy would give in a tenant, for the admin API: it is not kept.

@@ -186,23 +186,26 @@ impl Refusal {
 
     /// `error.data`, as JSON.
     pub fn data(&self) -> Option<String> {
-        match self {
-            Refusal::Tools(refused) => Some(refused.to_json()),
-            Refusal::Version(asked) => {
-                let supported = serde_json::to_string(&REVISIONS).unwrap_or_default();
-                Some(format!(r#"{{"supported":{supported},"requested":{}}}"#, raw::quote(asked)))
-            }
-            _ => None,
+        if let Refusal::Tools(refused) = self {
+            return Some(refused.to_json());
         }
+        if let Refusal::Version(asked) = self {
+            let supported = serde_json::to_string(&REVISIONS).unwrap_or_default();
+            return Some(format!(r#"{{"supported":{supported},"requested":{}}}"#, raw::quote(asked)));
+        }
+        None
     }
 
-    /// Seconds after which another attempt makes sense.
+    /// Seconds after which another attempt makes sense: for every 503, and for nothing else.
     pub fn retry_after_s(&self) -> Option<u32> {
-        match self {
-            Refusal::Overloaded => Some(1),
-            Refusal::KeysUnavailable | Refusal::StoreUnavailable => Some(5),
-            Refusal::TenantBroken(_) => Some(60),
-            _ => None,
+        if matches!(self, Refusal::Overloaded) {
+            Some(1)
+        } else if matches!(self, Refusal::KeysUnavailable | Refusal::StoreUnavailable) {
+            Some(5)
+        } else if matches!(self, Refusal::TenantBroken(_)) {
+            Some(60)
+        } else {
+            None
         }
     }
 }

@@ -50,10 +50,8 @@ impl Answer {
 
     /// The JSON-RPC answer: the body, or the last event of a stream.
     pub fn rpc(&self) -> Value {
-        match self.json() {
-            Value::Null => self.events().pop().unwrap_or_default(),
-            value => value,
-        }
+        let whole = self.json();
+        if whole.is_null() { self.events().pop().unwrap_or_default() } else { whole }
     }
 }
 
@@ -108,7 +106,7 @@ impl Client {
 
     /// A modern JSON-RPC request with everything that 2026-07-28 asks for.
     pub async fn modern(&self, path: &str, method: &str, params: Value) -> Result<Answer, String> {
-        let name = params["name"].as_str().map(rollcall_shared::mcp::headers::encode);
+        let name = params.get("name").and_then(Value::as_str).map(rollcall_shared::mcp::headers::encode);
         let body = json!({"jsonrpc": "2.0", "id": "m-1", "method": method, "params": modern_params(params)});
         let mut headers = vec![
             ("content-type", "application/json"),
@@ -128,13 +126,12 @@ pub fn modern_params(mut params: Value) -> Value {
     if !params.is_object() {
         params = json!({});
     }
-    let meta = &mut params["_meta"];
-    if !meta.is_object() {
-        *meta = json!({});
-    }
-    meta["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
-    if meta.get("io.modelcontextprotocol/clientCapabilities").is_none() {
-        meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+    if let Some(params) = params.as_object_mut() {
+        let meta = params.entry("_meta").or_insert_with(|| json!({}));
+        if let Some(meta) = meta.as_object_mut() {
+            meta.insert("io.modelcontextprotocol/protocolVersion".to_owned(), "2026-07-28".into());
+            meta.entry("io.modelcontextprotocol/clientCapabilities").or_insert_with(|| json!({}));
+        }
     }
     params
 }

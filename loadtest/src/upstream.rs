@@ -2,6 +2,8 @@
 //!
 //! It is an independent reading of the specification: nothing of the worker's code is used.
 
+#![expect(clippy::indexing_slicing, reason = "reading a member that is not there gives null")]
+
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -207,7 +209,7 @@ impl Upstream {
     /// The params of the calls that arrived, in order.
     pub fn calls(&self) -> Vec<Value> {
         let calls = self.seen().into_iter().map(|seen| seen.json());
-        calls.filter(|message| message["method"] == "tools/call").map(|mut message| message["params"].take()).collect()
+        calls.filter(|message| message["method"] == "tools/call").map(|message| message["params"].clone()).collect()
     }
 
     /// Sessions opened, and those open now.
@@ -429,9 +431,14 @@ async fn reply(reply: Reply, id: &Value, unfinished: &mut Unfinished) -> Respons
                 reply = *then;
             }
             Reply::Hang => std::future::pending().await,
-            other => {
+            Reply::Result(_)
+            | Reply::Error(_)
+            | Reply::ErrorWith(..)
+            | Reply::Raw(..)
+            | Reply::Stream(..)
+            | Reply::WrongId => {
                 unfinished.0 = None;
-                return finished(other, id);
+                return finished(reply, id);
             }
         }
     }

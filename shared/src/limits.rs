@@ -72,6 +72,8 @@ pub const SERVERS_PER_TENANT: usize = 1_000;
 pub const PLATFORM_TOOLS_PER_TENANT: usize = 5_000;
 /// Sessions whose view a node keeps at hand, and absent policies it remembers, per tenant.
 pub const SESSIONS_AT_HAND: u64 = 1_000_000;
+/// A session that asks nothing for this long is computed anew when it does: it holds on to its registry until then.
+pub const SESSION_IDLE: Duration = Duration::from_secs(3600);
 /// Tenants that a node keeps at hand, by weight in bytes.
 pub const TENANT_WEIGHT: u64 = 2 << 30;
 

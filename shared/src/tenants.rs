@@ -164,7 +164,7 @@ impl Tenants {
             return Err(StoreError::NotSeeded);
         }
         let version = self.documents.versions().newest(partition(id));
-        let mut docs = self.from_file(id);
+        let mut docs = self.of_file(id);
         for (key, document) in self.documents.list(id).await? {
             self.apply(&mut docs, &key, Some(&document.body));
         }
@@ -203,7 +203,7 @@ impl Tenants {
         Ok(true)
     }
 
-    fn from_file(&self, id: &TenantId) -> TenantDocs {
+    fn of_file(&self, id: &TenantId) -> TenantDocs {
         let Some(file) = self.file.get(id) else { return TenantDocs::default() };
         fn owned<T: Clone>(value: &T) -> Owned<T> {
             Owned { owner: Owner::File, value: Arc::new(value.clone()) }
@@ -324,8 +324,7 @@ impl Tenants {
         let policy = self.documents.get(&Key::new(tenant, Kind::Policy, id)).await?;
         let revoked = self.documents.get(&Key::new(tenant, Kind::SessionRevoked, id)).await?;
         let key = Key::new(tenant, Kind::Policy, id);
-        let policy =
-            policy.map(|d| self.read(&key, &d.body).unwrap_or(SessionPolicy::Tombstone { since: 0 }));
+        let policy = policy.map(|d| self.read(&key, &d.body).unwrap_or(SessionPolicy::Tombstone { since: 0 }));
         Ok(StoredSession { policy, revoked: revoked.is_some() })
     }
 

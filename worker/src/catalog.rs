@@ -179,7 +179,8 @@ async fn list(shared: &Arc<Shared>, tenant: &TenantId, id: &ServerId) -> Result<
     }
     // The server may have been moved or removed while it was listed: its tools must not stand for another one's.
     let now = shared.tenants.get(tenant).await.map_err(store_down)?.map(|tenant| tenant.docs());
-    let same = now.as_ref().and_then(|docs| docs.servers.get(id)).is_some_and(|s| s.value.transport == server.value.transport);
+    let same =
+        now.as_ref().and_then(|docs| docs.servers.get(id)).is_some_and(|s| s.value.transport == server.value.transport);
     if !same {
         return Err(Failure::unsent(Reason::NotConfigured, "the server was changed while it was listed"));
     }

@@ -90,6 +90,13 @@ impl AdminError {
     }
 }
 
+/// Sets a member of an object.
+fn set(object: &mut Value, key: &str, value: Value) {
+    if let Some(members) = object.as_object_mut() {
+        members.insert(key.to_owned(), value);
+    }
+}
+
 /// A JSON answer, with the version of what it shows as ETag.
 pub(crate) fn reply(status: StatusCode, body: &Value, version: Option<u64>) -> Response<Body> {
     let mut response = text(status, "application/json", format!("{body}\n"));

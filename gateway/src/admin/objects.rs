@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::ask::Ask;
 use super::write::{commit, docs, expect, owned_by_store};
-use super::{AdminError, reply};
+use super::{AdminError, reply, set};
 use crate::app::App;
 use crate::body::Body;
 use crate::policy::bind;
@@ -76,7 +76,7 @@ pub(super) async fn list_servers(app: &Arc<App>, tenant: &TenantId) -> Answer {
         .map(|owned| {
             let id = &owned.value.id;
             let mut value = shown(owned.owner, owned.value.redacted());
-            value["status"] = status(app, tenant, &docs, id);
+            set(&mut value, "status", status(app, tenant, &docs, id));
             value
         })
         .collect();
@@ -104,7 +104,7 @@ pub(super) async fn server(app: &Arc<App>, ask: &Ask, tenant: &TenantId, id: &st
     if ask.method == Method::GET {
         let owned = present.ok_or(AdminError::NotFound)?;
         let mut value = shown(owned.owner, owned.value.redacted());
-        value["status"] = status(app, tenant, &docs, &id);
+        set(&mut value, "status", status(app, tenant, &docs, &id));
         return Ok(reply(StatusCode::OK, &value, version_of(app, &key).await?));
     }
     owned_by_store(present.map(|owned| owned.owner), "the server")?;
@@ -128,7 +128,7 @@ pub(super) async fn server(app: &Arc<App>, ask: &Ask, tenant: &TenantId, id: &st
     let before = docs.allotment.servers.get(&id).map(|a| a.alias.to_string());
     let mut more = json!({"alias": alias});
     if before.is_some() && before != alias {
-        more["renamed_from"] = json!(before);
+        set(&mut more, "renamed_from", json!(before));
     }
     let mut writes = vec![Write::put(key, expect(ask), store::encode(&value))];
     writes.extend(aliases);
@@ -154,10 +154,10 @@ pub(super) async fn server(app: &Arc<App>, ask: &Ask, tenant: &TenantId, id: &st
         Ok(Err(failure)) => format!("the server is not available now: {}", failure.reason.label()),
         Err(_) => "the server has not listed its tools yet".to_owned(),
     };
-    more["warnings"] = json!([warning]);
-    more["changed"] = json!(true);
+    set(&mut more, "warnings", json!([warning]));
+    set(&mut more, "changed", json!(true));
     let version = version_of(app, &Key::new(tenant, Kind::Server, id.as_str())).await?;
-    more["version"] = json!(version);
+    set(&mut more, "version", json!(version));
     Ok(reply(StatusCode::OK, &more, version))
 }
 

@@ -14,13 +14,12 @@ use serde_json::json;
 
 use super::ask::Ask;
 use super::write::{commit, docs, expect};
-use super::{AdminError, reply};
+use super::{AdminError, reply, set};
 use crate::app::App;
 use crate::body::Body;
 use crate::identity::principal::session_id;
 use crate::live::effective;
 use crate::policy::{bind, explain, unmatched};
-use crate::refusal::Refusal;
 use crate::registry::Registry;
 use crate::view::Sight;
 
@@ -43,10 +42,7 @@ fn id_of(app: &App, ask: &Ask, tenant: &TenantId, session: &str) -> Result<Strin
 
 async fn registry(app: &Arc<App>, tenant: &TenantId) -> Result<Arc<Registry>, AdminError> {
     let at_hand = app.live.tenants().get(tenant).await?.ok_or(AdminError::NotFound)?;
-    app.live.registry(&at_hand).await.map_err(|refusal| match refusal {
-        Refusal::TenantBroken(cause) => AdminError::conflict(cause),
-        other => AdminError::conflict(other.text()),
-    })
+    app.live.registry(&at_hand).await.map_err(|refusal| AdminError::conflict(refusal.text()))
 }
 
 pub(super) async fn policy(app: &Arc<App>, ask: &Ask, tenant: &TenantId, session: &str) -> Answer {
@@ -193,6 +189,6 @@ pub(super) async fn explain(app: &Arc<App>, ask: &Ask, tenant: &TenantId) -> Ans
     let name = ask.query("name").ok_or_else(|| AdminError::invalid("?name= is missing"))?;
     let (sight, source) = sight(app, ask, tenant, session).await?;
     let mut body = explain::explain(&sight, name, &scopes(ask));
-    body["policy"] = json!(source);
+    set(&mut body, "policy", json!(source));
     Ok(reply(StatusCode::OK, &body, None))
 }

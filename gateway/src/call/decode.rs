@@ -159,7 +159,9 @@ impl<'b> Meta<'b> {
             token.get().starts_with('"') || token.get().bytes().all(|b| b.is_ascii_digit() || b == b'-')
         });
         if !token_is_valid || self.progress_token.is_some_and(|token| token.get().len() > 256) {
-            return Err(Refusal::InvalidParams("`progressToken` must be a text or an integer of at most 256 bytes".to_owned()));
+            return Err(Refusal::InvalidParams(
+                "`progressToken` must be a text or an integer of at most 256 bytes".to_owned(),
+            ));
         }
         let owned = |value: Option<&RawValue>| value.map(ToOwned::to_owned);
         Ok(Caller {

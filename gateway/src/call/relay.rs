@@ -232,7 +232,7 @@ fn answer(context: &Facts, end: Final) -> Answer {
         Final::Result(result) if !result.starts_with(b"{") => {
             Final::Failed(Failure::sent(Reason::BadAnswer, "the result is no object"))
         }
-        end => end,
+        end @ (Final::Result(_) | Final::Error(_) | Final::Failed(_)) => end,
     };
     let live = &context.app.live;
     match (&context.server, &end) {

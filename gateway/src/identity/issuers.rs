@@ -69,7 +69,7 @@ impl moka::Expiry<blake3::Hash, Verified> for UntilExpiry {
         &self,
         _: &blake3::Hash,
         verified: &Verified,
-        #[expect(clippy::disallowed_types, reason = "the cache's own clock")] _: std::time::Instant,
+        _: std::time::Instant,
     ) -> Option<std::time::Duration> {
         let left = verified.principal.expires_at.saturating_sub(rollcall_shared::clock::unix_s());
         Some(std::time::Duration::from_secs(left).min(limits::TOKEN_CACHED_FOR))

@@ -50,8 +50,8 @@ impl KeySet {
             .into_iter()
             .filter_map(|mut value| {
                 // RFC 9864 calls the algorithm by its curve.
-                if value.get("alg").and_then(Value::as_str) == Some("Ed25519") {
-                    value["alg"] = "EdDSA".into();
+                if let Some(alg) = value.get_mut("alg").filter(|alg| alg.as_str() == Some("Ed25519")) {
+                    *alg = "EdDSA".into();
                 }
                 let jwk: Jwk = serde_json::from_value(value).ok()?;
                 usable(&jwk, issuer)
@@ -90,12 +90,22 @@ fn algorithms(jwk: &Jwk) -> Vec<Algorithm> {
     {
         return Vec::new();
     }
-    let by_key: &[Algorithm] = match &jwk.algorithm {
-        AlgorithmParameters::EllipticCurve(p) if p.curve == EllipticCurve::P256 => &[ES256],
-        AlgorithmParameters::EllipticCurve(p) if p.curve == EllipticCurve::P384 => &[ES384],
-        AlgorithmParameters::OctetKeyPair(p) if p.curve == EllipticCurve::Ed25519 => &[EdDSA],
-        AlgorithmParameters::RSA(_) => &[RS256, RS384, RS512, PS256, PS384, PS512],
-        _ => &[],
+    let by_key: &[Algorithm] = if let AlgorithmParameters::RSA(_) = &jwk.algorithm {
+        &[RS256, RS384, RS512, PS256, PS384, PS512]
+    } else if let AlgorithmParameters::EllipticCurve(p) = &jwk.algorithm {
+        if p.curve == EllipticCurve::P256 {
+            &[ES256]
+        } else if p.curve == EllipticCurve::P384 {
+            &[ES384]
+        } else {
+            &[]
+        }
+    } else if let AlgorithmParameters::OctetKeyPair(p) = &jwk.algorithm
+        && p.curve == EllipticCurve::Ed25519
+    {
+        &[EdDSA]
+    } else {
+        &[] // shared secrets above all
     };
     match jwk.common.key_algorithm {
         None => by_key.to_vec(),

@@ -7,6 +7,7 @@ use rollcall_shared::ids::{IssuerId, SessionId, TenantId};
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::manual_non_exhaustive, reason = "even this crate makes one in `identity` alone")]
 pub struct Principal {
     pub tenant: TenantId,
     pub issuer: IssuerId,

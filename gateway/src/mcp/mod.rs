@@ -58,7 +58,9 @@ pub(crate) async fn answer(
         }
         Kind::Response if message.era == Era::Legacy => return Ok(accepted()),
         Kind::Response => {
-            return Err(Refusal::InvalidRequest("this revision knows no requests of a server to be answered".to_owned()));
+            return Err(Refusal::InvalidRequest(
+                "this revision knows no requests of a server to be answered".to_owned(),
+            ));
         }
     };
     let ask = Ask { app, endpoint, principal, sight, message, body, id, params };

@@ -282,8 +282,11 @@ mod tests {
     fn every_other_byte_is_as_sent() {
         let sent =
             r#"{ "title":"n\u00e4me","name" : "b.c", "inputSchema":{"type":"object","n":9007199254740993},"z":1}"#;
-        let segment =
-            build(&Segments::default(), "s", &[sent, r#"{"name":"a"}"#, r#"{"noname":1}"#, r#"{"name":"a","x":2}"#, r#"{"name":"d","name":"e"}"#]);
+        let segment = build(
+            &Segments::default(),
+            "s",
+            &[sent, r#"{"name":"a"}"#, r#"{"noname":1}"#, r#"{"name":"a","x":2}"#, r#"{"name":"d","name":"e"}"#],
+        );
         assert_eq!(segment.dropped, 3);
         assert_eq!(segment.sent_order(), [1, 0]);
         let definition = segment.get(1).expect("the changed one");

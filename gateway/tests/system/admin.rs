@@ -67,7 +67,12 @@ async fn keys_reach_their_tenants_only_and_readers_do_not_write() {
     assert_eq!(status("key-of-the-reader", Method::GET, policy, Value::Null).await, 200);
     assert_eq!(status("key-of-the-reader", Method::PUT, policy, json!({})).await, 403);
     assert_eq!(status("key-of-the-reader", Method::POST, "tenants/acme/resolve", json!({"names": []})).await, 200);
-    for path in ["tenants/acme/tools/resolve", "tenants/acme/bundles/resolve", "tenants/resolve", "tenants/acme/servers/resolve"] {
+    for path in [
+        "tenants/acme/tools/resolve",
+        "tenants/acme/bundles/resolve",
+        "tenants/resolve",
+        "tenants/acme/servers/resolve",
+    ] {
         for method in [Method::PUT, Method::DELETE] {
             assert_eq!(status("key-of-the-reader", method, path, json!([])).await, 403, "{path}");
         }

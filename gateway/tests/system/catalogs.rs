@@ -141,7 +141,7 @@ fn references(schema: &Value) -> Vec<String> {
             })
             .collect(),
         Value::Array(list) => list.iter().flat_map(references).collect(),
-        _ => Vec::new(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
     }
 }
 

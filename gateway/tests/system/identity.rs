@@ -41,7 +41,7 @@ async fn no_forged_or_foreign_token_is_accepted() {
     };
     let now = unix_s();
     let good = issuer.claims("acme", "s");
-    let (mut bad, mut add) = (Vec::new(), |name: &'static str, token: String| (name, token));
+    let (mut bad, add) = (Vec::new(), |name: &'static str, token: String| (name, token));
     for (name, change) in [
         ("expired", Box::new(|c: &mut Value| c["exp"] = (now - 60).into()) as Box<dyn Fn(&mut Value)>),
         ("no exp", Box::new(|c| drop(c.as_object_mut().expect("claims").remove("exp")))),

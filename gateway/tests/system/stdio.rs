@@ -53,7 +53,7 @@ async fn a_callers_newlines_never_become_a_second_message() {
         agent.names().await;
         let second = r#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"die"}}"#;
         let bodies = [
-            format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{{\"name\":\"s__echo\",\"arguments\":{{\n}}\n}}\n}}"),
+            "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"s__echo\",\"arguments\":{\n}\n}\n}".to_owned(),
             format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{{\"name\":\"s__echo\",\"arguments\":{{\"a\":\r\n{second}\r\n}}}}}}"),
             format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{{\"name\":\"s__echo\",\"arguments\":{{}},\"_meta\":{{\"com.example/x\":\n{second}\n}}}}}}"),
         ];

@@ -105,7 +105,11 @@ async fn one_bad_server_spoils_nothing_and_is_named() {
         assert_eq!(agent.text("good__t", json!({})).await, "t {}");
         let refused = agent.call("dead__anything", json!({})).await;
         let facts = &refused["result"]["structuredContent"];
-        assert_eq!((&refused["result"]["isError"], &facts["unknown"]), (&json!(true), &json!([])), "unavailable is not unknown");
+        assert_eq!(
+            (&refused["result"]["isError"], &facts["unknown"]),
+            (&json!(true), &json!([])),
+            "unavailable is not unknown"
+        );
         assert_eq!(facts["unavailable"][0]["reason"], "unreachable");
         assert!(text_of(&refused).contains("Other names will not help"), "{refused}");
         let metrics = system.metrics().await;
@@ -367,6 +371,9 @@ async fn a_server_that_changes_its_era_is_found_in_its_new_one() {
     assert_eq!(agent.text("s__t", json!({})).await, "t {}");
     drop(upstream);
     let _legacy = Upstream::start_at(address, Speaks::Legacy, &["t"]).await.expect("an upstream");
-    until("it is spoken to in its new era", async || agent.call("s__t", json!({})).await["result"].get("isError").is_none()).await;
+    until("it is spoken to in its new era", async || {
+        agent.call("s__t", json!({})).await["result"].get("isError").is_none()
+    })
+    .await;
     system.stop().await;
 }

@@ -3,6 +3,8 @@
 //! Anchors, aliases, directives and unknown tags are refused: a configuration file needs none of them, and aliases can
 //! make a small file enormous.
 
+#![expect(clippy::wildcard_enum_match_arm, reason = "the parser's list of events is open")]
+
 use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput};
 
 use super::node::{Kind, Node, Place};
@@ -50,7 +52,8 @@ impl<'a> Reader<'a, '_> {
                     let (event, at) = self.next()?;
                     root = Some(self.node(event, at)?);
                 }
-                _ => {}
+                Event::StreamStart | Event::DocumentEnd => {}
+                other => return Err((at, format!("unexpected {other:?}"))),
             }
         }
         Ok(root.unwrap_or(Node { place: place(1, 1), kind: Kind::Map(Vec::new()) }))

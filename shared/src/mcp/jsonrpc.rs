@@ -160,7 +160,7 @@ mod tests {
             let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
             match parse(text.as_bytes()) {
                 Ok(Message::Request { id: kept, .. }) => assert_eq!(kept.get(), id),
-                other => assert!(false, "{id}: {other:?}"),
+                other => panic!("{id}: {other:?}"),
             }
         }
     }
@@ -170,7 +170,7 @@ mod tests {
         let case = |text: &str, expected: &str| match parse(text.as_bytes()) {
             Err(Malformed::NotJson(what)) => assert!(format!("json: {what}").contains(expected), "{text}: {what}"),
             Err(Malformed::NotRequest { what, .. }) => assert!(what.contains(expected), "{text}: {what}"),
-            Ok(message) => assert!(false, "{text} was read as {message:?}"),
+            Ok(message) => panic!("{text} was read as {message:?}"),
         };
         case("{", "json: ");
         case("\u{feff}{}", "json: ");

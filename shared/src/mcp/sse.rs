@@ -39,7 +39,7 @@ impl Reader {
         Self { line: Vec::new(), data: Vec::new(), has_data: false, after_cr: false, events: VecDeque::new(), limit }
     }
 
-    /// Takes a chunk; whole events are then given by `next`.
+    /// Takes a chunk; whole events are then given by `next_event`.
     pub fn push(&mut self, chunk: &[u8]) -> Result<(), TooLarge> {
         let mut rest = chunk;
         while let Some(&first) = rest.first() {
@@ -65,7 +65,7 @@ impl Reader {
     }
 
     /// The data of the next whole event.
-    pub fn next(&mut self) -> Option<Vec<u8>> {
+    pub fn next_event(&mut self) -> Option<Vec<u8>> {
         self.events.pop_front()
     }
 
@@ -112,7 +112,7 @@ mod tests {
         for chunk in chunks {
             assert_eq!(reader.push(chunk), Ok(()));
         }
-        std::iter::from_fn(|| reader.next()).collect()
+        std::iter::from_fn(|| reader.next_event()).collect()
     }
 
     #[test]
@@ -141,7 +141,7 @@ mod tests {
                 prop_assert_eq!(reader.push(stream.get(from..to).unwrap_or_default()), Ok(()));
                 from = to;
             }
-            prop_assert_eq!(std::iter::from_fn(|| reader.next()).collect::<Vec<_>>(), whole);
+            prop_assert_eq!(std::iter::from_fn(|| reader.next_event()).collect::<Vec<_>>(), whole);
         }
 
         #[test]

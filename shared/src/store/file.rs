@@ -245,9 +245,7 @@ impl Documents for FileStore {
                         let (address, row) = entry.map_err(unavailable)?;
                         let lasts = unpack(row.value()).is_none_or(|(_, expires, _)| expires == 0);
                         writes.extend(
-                            read_address(address.value())
-                                .filter(|_| lasts)
-                                .map(|key| Write::delete(key, Expect::Any)),
+                            read_address(address.value()).filter(|_| lasts).map(|key| Write::delete(key, Expect::Any)),
                         );
                     }
                     Ok(writes)

@@ -1,5 +1,7 @@
 //! What every store must do, run against each of them.
 
+#![expect(clippy::disallowed_methods, reason = "a test joins what it spawns")]
+
 use redb::Database;
 
 use super::*;
@@ -184,4 +186,3 @@ fn a_document_for_newer_readers_is_not_guessed_at() {
     assert_eq!(decode::<Vec<i32>>(compatible).expect("readable"), [3]);
     assert!(matches!(decode::<Vec<i32>>(b"garbage"), Err(DecodeError::Broken(_))));
 }
-

@@ -64,7 +64,7 @@ impl FrameReader {
     }
 
     /// The next whole frame, if there is one.
-    pub fn next(&mut self) -> Result<Option<Frame>, FrameError> {
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some(([kind, length @ ..], _)) = self.buffer.split_first_chunk::<5>() else { return Ok(None) };
         let (kind, length) = (*kind, u32::from_be_bytes(*length) as usize);
         if !(INTERIM..=FAILED).contains(&kind) {

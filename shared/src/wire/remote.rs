@@ -81,7 +81,7 @@ impl RemoteLink {
         }
         let mut reader = FrameReader::default();
         loop {
-            match reader.next() {
+            match reader.next_frame() {
                 Ok(Some(Frame::Interim(message))) => {
                     interim.send(message);
                     continue;

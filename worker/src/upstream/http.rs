@@ -365,7 +365,7 @@ impl Inner {
             let frame = frame.map_err(|e| failed(Reason::ConnectionLost, e.to_string()))?;
             let Some(data) = frame.data_ref() else { continue };
             events.push(data).map_err(|_| failed(Reason::TooLarge, "an event".to_owned()))?;
-            while let Some(event) = events.next() {
+            while let Some(event) = events.next_event() {
                 if event.is_empty() {
                     continue; // the priming event of a resumable stream
                 }

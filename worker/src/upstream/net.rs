@@ -166,7 +166,7 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
     let embedded = |hi: u16, lo: u16| is_public_v4(Ipv4Addr::from((u32::from(hi) << 16) | u32::from(lo)));
     match (a, b) {
         (0x64, 0xff9b) => c == 0 && d == 0 && e == 0 && f == 0 && embedded(g, h), // NAT64, the well-known prefix alone
-        (0x2002, _) => embedded(b, c),    // 6to4
+        (0x2002, _) => embedded(b, c),                                            // 6to4
         (0x2001, 0x0db8) => false,
         (0x2001, b) if b < 0x0200 => false, // Teredo and other protocol assignments
         _ => (a & 0xe000) == 0x2000,        // global unicast; everything else is special
@@ -242,7 +242,8 @@ mod tests {
             "fe80::1",
             "fd00::1",
             "::ffff:10.0.0.1",
-            "64:ff9b::a00:1", "64:ff9b:1::808:808",
+            "64:ff9b::a00:1",
+            "64:ff9b:1::808:808",
             "2002:a00:1::",
             "2001::1",
             "2001:db8::1",

@@ -41,8 +41,14 @@ type Opened = Result<Arc<Connection>, Failure>;
 enum State {
     Idle,
     Opening(SharedFuture<BoxFuture<'static, Opened>>),
-    Open { connection: Arc<Connection>, since: Instant },
-    Failed { failure: Failure, until: Instant },
+    Open {
+        connection: Arc<Connection>,
+        since: Instant,
+    },
+    Failed {
+        failure: Failure,
+        until: Instant,
+    },
     /// The slot left the pool: nothing is opened here any more.
     Closed,
 }
@@ -142,12 +148,9 @@ impl Pool {
             // The settings changed: the old connection ends, its calls in flight finish on it.
             self.slots.remove_if(&key, |_, old| Arc::ptr_eq(old, &slot));
             shared.tasks.spawn("close upstream", close(slot, shared.metrics.clone()));
-        } else if self.slots.iter().filter(|entry| entry.key().tenant == key.tenant).count()
-            >= limits::UPSTREAMS_PER_TENANT
-        {
-            return Err(
-                Failure::unsent(Reason::Overloaded, "too many upstream connections of this tenant").retry_after(5)
-            );
+        } else if !self.has_room(shared, &key.tenant) {
+            let failure = Failure::unsent(Reason::Overloaded, "too many upstream connections of this tenant");
+            return Err(failure.retry_after(5));
         }
         let fresh = Arc::new(Slot {
             server: server.clone(),

@@ -361,3 +361,36 @@ proptest! {
         prop_assert_eq!(std::sync::Arc::ptr_eq(&x.view, &y.view), x.view.digest == y.view.digest);
     }
 }
+
+#[test]
+fn resolving_allocates_nothing_when_it_succeeds() {
+    let names: Vec<String> = (0..10_000).map(|n| format!("tool_{n:05}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let fixture = Fixture::new(r#"{servers: [{id: s, url: "http://x"}]}"#).catalog("s", &names);
+    let sight = fixture.sight(policy("{}"));
+    let counted = allocation_counter::measure(|| {
+        for name in ["s__tool_00000", "s__tool_05000", "s__tool_09999"] {
+            assert!(sight.resolve_one(std::hint::black_box(name), UP).is_ok());
+        }
+    });
+    assert_eq!(counted.count_total, 0);
+}
+
+#[test]
+fn a_second_session_with_the_same_rules_costs_less_than_a_kibibyte_in_another_tenant_too() {
+    let names: Vec<String> = (0..5_000).map(|n| format!("tool_{n:04}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let fixture = Fixture::new(r#"{servers: [{id: s, url: "http://x"}]}"#).catalog("s", &names);
+    let (registry, other) = (fixture.registry(), fixture.registry());
+    let rules = std::sync::Arc::new(policy(r#"{"allow":["s__tool_0*"]}"#));
+    let scopes = BTreeSet::new();
+    let mut sights = Vec::with_capacity(3);
+    sights.push(fixture.views.sight(registry.clone(), rules.clone(), &scopes));
+    for registry in [registry, other] {
+        let counted =
+            allocation_counter::measure(|| sights.push(fixture.views.sight(registry, rules.clone(), &scopes)));
+        assert!(counted.bytes_current < 1024, "{counted:?}");
+    }
+    assert!(sights.windows(2).all(|pair| std::sync::Arc::ptr_eq(&pair[0].view, &pair[1].view)));
+    assert_eq!(fixture.views.live(), (1, 1));
+}
