@@ -7,7 +7,8 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::header::ETAG;
+use http::{HeaderValue, Response, StatusCode};
 use rollcall_shared::mcp::era::{Era, META_VIEW};
 use rollcall_shared::mcp::raw;
 
@@ -57,6 +58,8 @@ pub(super) fn list(ask: &Ask<'_>, record: &mut Record) -> Result<Response<Body>,
     let members = [Bytes::from(head), tools, Bytes::from_static(b"]")];
     let mut response = settle_json(StatusCode::OK, String::new());
     *response.body_mut() = Body::parts(ask.wrap(members, &meta(ask)));
+    let tag = HeaderValue::from_str(&format!("\"{}\"", ask.sight.view.tag()));
+    response.headers_mut().extend(tag.ok().map(|tag| (ETAG, tag)));
     Ok(response)
 }
 

@@ -20,6 +20,7 @@ mod http;
 mod identity;
 mod peers;
 mod policy;
+mod program;
 mod specs;
 mod stdio;
 mod upstreams;

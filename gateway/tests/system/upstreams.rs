@@ -325,7 +325,10 @@ async fn the_list_is_the_same_bytes_however_often_and_wherever_it_is_asked_for()
         let system = setup(&one(&upstream)).start().await;
         for _ in 0..3 {
             let agent = system.agent("acme", "s");
-            all.push(agent.client.legacy("/mcp", "tools/list", json!({})).await.expect("an answer").text());
+            let answer = agent.client.legacy("/mcp", "tools/list", json!({})).await.expect("an answer");
+            let tag = answer.headers["etag"].to_str().expect("text").trim_matches('"').to_owned();
+            assert_eq!(answer.json()["result"]["_meta"]["io.rollcall/view"], tag);
+            all.push(answer.text());
         }
         system.stop().await;
         let tools = upstream.seen().len();

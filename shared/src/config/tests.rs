@@ -81,7 +81,7 @@ admin: {listen: nowhere, keys: [{id: x, secret: "${NOPE}", tenants: ["*"]}]}
         "line 3 column 22: limits.body_bytes: expected a size such as 4MiB, found \"4MB\"",
         "line 3 column 44: limits.calls_in_flight: expected a whole number from 1 to 10000000, found 0",
         "line 4 column 8: store: \"redis://x\": expected memory: or file:FOLDER",
-        "line 6 column 47: issuers[0].hs256_key: an HS256 key needs at least 32 characters (RFC 7518, section 3.2)",
+        "line 6 column 41: issuers[0].hs256_key: an HS256 key needs at least 32 characters (RFC 7518, section 3.2)",
         "line 6 column 5: issuers[0]: either `tenant_claim` with `tenants`, or `tenant`",
         "line 10 column 14: tenants.acme.servers[0].id: \"a b\": a server id must be 1 to 128 characters of \
          [A-Za-z0-9._-], the first a letter or digit",
@@ -89,9 +89,9 @@ admin: {listen: nowhere, keys: [{id: x, secret: "${NOPE}", tenants: ["*"]}]}
         "line 11 column 9: tenants.acme.servers[1]: both `url` and `command`",
         "line 12 column 22: tenants.acme.servers[2].url: \"http://u:p@x/\": no user name or password inside a URL; \
          use headers",
-        "line 13 column 49: tenants.acme.servers[3].headers: `Host` is computed by Rollcall",
-        "line 14 column 34: tenants.acme.bundles.b[1]: \"*a*b*\": more than 2 stars",
-        "line 15 column 29: tenants.acme.default_policy: unknown key `alow`; did you mean `allow`?",
+        "line 13 column 50: tenants.acme.servers[3].headers: `Host` is computed by Rollcall",
+        "line 14 column 31: tenants.acme.bundles.b[1]: \"*a*b*\": more than 2 stars",
+        "line 15 column 28: tenants.acme.default_policy: unknown key `alow`; did you mean `allow`?",
         "line 16 column 17: admin.listen: \"nowhere\": expected an address and a port, such as 127.0.0.1:8080",
     ];
     for line in expected {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::problems::{Problems, nearest};
 
 /// Where a value was written.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// Line and column, both from 1.
     Line { line: usize, column: usize },

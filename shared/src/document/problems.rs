@@ -41,8 +41,11 @@ impl Problems {
         self.0.borrow().is_empty()
     }
 
+    /// In the order in which they stand in the document.
     pub fn into_list(self) -> Vec<Problem> {
-        self.0.into_inner()
+        let mut list = self.0.into_inner();
+        list.sort_by(|a, b| a.place.cmp(&b.place));
+        list
     }
 }
 
