@@ -3,27 +3,29 @@
 //! Requests are built from scratch: configured headers, ours, and nothing of the caller's. In the modern era each request
 //! stands for itself and dropping it cancels it; in the legacy era a session is opened, echoed, and deleted at the end.
 
+mod answer;
+mod watch;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
+use http_body_util::Full;
 use rollcall_shared::digest::unguessable;
 use rollcall_shared::limits;
 use rollcall_shared::mcp::era::{Era, MODERN};
 use rollcall_shared::mcp::headers;
-use rollcall_shared::mcp::jsonrpc::{self, Message, Outcome};
-use rollcall_shared::mcp::sse;
+use rollcall_shared::mcp::jsonrpc;
 use rollcall_shared::model::{Server, ServerEra, Transport};
 use rollcall_shared::task::Tasks;
 use rollcall_shared::tenants::Owned;
 use rollcall_shared::wire::{Failure, Final, Reason};
 
+pub(super) use self::answer::to_final;
 use super::handshake::{self, Peer};
 use super::message;
-use super::net::{HttpClient, ReadError, read_capped, send_failure};
+use super::net::{HttpClient, read_capped, send_failure};
 use super::{Broken, Deaf, Hear, Outgoing};
 use crate::credentials;
 use crate::worker::Shared;
@@ -86,7 +88,7 @@ impl HttpConnection {
         };
         inner.shake_hands(server.value.era).await?;
         let inner = Arc::new(inner);
-        shared.tasks.spawn_until_stop("list changes", watch(inner.clone(), changed));
+        shared.tasks.spawn_until_stop("list changes", watch::watch(inner.clone(), changed));
         Ok(Self { inner, tasks: shared.tasks.clone() })
     }
 
@@ -277,190 +279,5 @@ impl Inner {
             return Err(Broken::Unsent(Failure::unsent(Reason::BadAnswer, detail)));
         }
         Ok((end, session))
-    }
-
-    async fn read_answer(&self, id: &str, response: Response<Incoming>, hear: &dyn Hear) -> Result<Final, Broken> {
-        let status = response.status();
-        let kind = response.headers().get(http::header::CONTENT_TYPE).and_then(|v| v.to_str().ok());
-        let kind = kind.unwrap_or_default().to_owned();
-        let is = |expected: &str| kind.split(';').next().is_some_and(|k| k.trim().eq_ignore_ascii_case(expected));
-        if status.is_success() && is("text/event-stream") {
-            return self.read_stream(id, response.into_body(), hear).await;
-        }
-        let retry_after = response
-            .headers()
-            .get(http::header::RETRY_AFTER)
-            .and_then(|v| v.to_str().ok())
-            .and_then(|v| v.parse::<u64>().ok());
-        let json = is("application/json");
-        let body = read_capped(response.into_body(), limits::UPSTREAM_MESSAGE_BYTES).await.map_err(|error| {
-            Broken::Failed(match error {
-                ReadError::TooLarge => Failure::sent(Reason::TooLarge, "the answer"),
-                ReadError::Broken(detail) => Failure::sent(Reason::ConnectionLost, detail),
-            })
-        })?;
-        if status.is_success() {
-            let bad = |detail: String| Broken::Failed(Failure::sent(Reason::BadAnswer, detail));
-            if !json {
-                return Err(bad(format!("{status} with content type {kind:?}")));
-            }
-            return match jsonrpc::parse(&body) {
-                Ok(Message::Response { id: Some(answered), outcome }) if is_id(answered.get(), id) => {
-                    Ok(to_final(&body, outcome))
-                }
-                Ok(_) => Err(bad("an answer to another request".to_owned())),
-                Err(malformed) => Err(bad(format!("{malformed:?}"))),
-            };
-        }
-        self.read_refusal(status, id, &body, retry_after)
-    }
-
-    /// An answer that is no success: an error object for our request is relayed, the rest says what it means.
-    fn read_refusal(&self, status: StatusCode, id: &str, body: &Bytes, retry: Option<u64>) -> Result<Final, Broken> {
-        let shown: String = String::from_utf8_lossy(body).chars().take(200).collect();
-        let detail = format!("{status}: {shown}");
-        let failed = |failure: Failure| {
-            Err(Broken::Failed(match retry {
-                Some(seconds) => failure.retry_after(seconds),
-                None => failure,
-            }))
-        };
-        if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
-            return failed(Failure::unsent(Reason::AuthRequired, detail));
-        }
-        if status == StatusCode::TOO_MANY_REQUESTS {
-            return failed(Failure::unsent(Reason::Overloaded, detail));
-        }
-        let error = match jsonrpc::parse(body) {
-            Ok(Message::Response { id: answered, outcome: Outcome::Error(error) }) => Some((answered, error)),
-            _ => None,
-        };
-        let says_session = error
-            .and_then(|(_, e)| serde_json::from_str::<jsonrpc::ErrorObject>(e.get()).ok())
-            .is_some_and(|e| e.message.to_ascii_lowercase().contains("session"));
-        // An error that answers our request is an answer, whatever it speaks of.
-        if let Some((Some(answered), error)) = error
-            && is_id(answered.get(), id)
-            && status.is_client_error()
-        {
-            return Ok(to_final(body, Outcome::Error(error)));
-        }
-        let lost = matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE)
-            || (status == StatusCode::BAD_REQUEST && says_session);
-        if self.session.is_some() && lost {
-            return Err(Broken::LostSession);
-        }
-        // Only statuses that are given before anything is done prove that nothing was.
-        match status.as_u16() {
-            400 | 404 | 405 | 406 | 413 | 415 | 421 => failed(Failure::unsent(Reason::BadAnswer, detail)),
-            500..=599 => failed(Failure::sent(Reason::Unreachable, detail)),
-            _ => failed(Failure::sent(Reason::BadAnswer, detail)),
-        }
-    }
-
-    async fn read_stream(&self, id: &str, mut body: Incoming, hear: &dyn Hear) -> Result<Final, Broken> {
-        let failed = |reason, detail: String| Broken::Failed(Failure::sent(reason, detail));
-        let mut events = sse::Reader::new(limits::UPSTREAM_MESSAGE_BYTES);
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|e| failed(Reason::ConnectionLost, e.to_string()))?;
-            let Some(data) = frame.data_ref() else { continue };
-            events.push(data).map_err(|_| failed(Reason::TooLarge, "an event".to_owned()))?;
-            while let Some(event) = events.next_event() {
-                if event.is_empty() {
-                    continue; // the priming event of a resumable stream
-                }
-                let event = Bytes::from(event);
-                match jsonrpc::parse(&event) {
-                    Ok(Message::Response { id: Some(answered), outcome }) if is_id(answered.get(), id) => {
-                        let end = to_final(&event, outcome);
-                        // Read to its end, so that the socket can be used again.
-                        let drained = tokio::time::timeout(limits::DEADLINE_SLACK, body.collect());
-                        drained.await.ok();
-                        return Ok(end);
-                    }
-                    Ok(Message::Notification { method, params }) => hear.hear(&method, params),
-                    Ok(Message::Request { id, method, .. }) => {
-                        self.post_and_forget(message::answer_upstream(id, &method)).await;
-                    }
-                    Ok(Message::Response { .. }) => {}
-                    Err(malformed) => return Err(failed(Reason::BadAnswer, format!("{malformed:?}"))),
-                }
-            }
-        }
-        Err(failed(Reason::ConnectionLost, "the stream ended without an answer".to_owned()))
-    }
-}
-
-/// Ids of ours are strings; a server must repeat them as such.
-fn is_id(answered: &str, id: &str) -> bool {
-    rollcall_shared::mcp::raw::string_of(answered).as_deref() == Some(id)
-}
-
-/// The outcome's bytes as a slice of the message that holds them: nothing is copied.
-pub(super) fn to_final(message: &Bytes, outcome: Outcome<'_>) -> Final {
-    match outcome {
-        Outcome::Result(result) => Final::Result(message.slice_ref(result.get().as_bytes())),
-        Outcome::Error(error) => Final::Error(message.slice_ref(error.get().as_bytes())),
-    }
-}
-
-/// Listens for `tools/list_changed` while the connection is open: on a GET stream or by `subscriptions/listen`.
-async fn watch(inner: Arc<Inner>, changed: Arc<dyn Fn() + Send + Sync>) {
-    struct OnChange(Arc<dyn Fn() + Send + Sync>);
-    impl Hear for OnChange {
-        fn hear(&self, method: &str, _: Option<&serde_json::value::RawValue>) {
-            if method == "notifications/tools/list_changed" {
-                (self.0)();
-            }
-        }
-    }
-    let hear = OnChange(changed);
-    let mut pause = limits::BACKOFF_FIRST;
-    let mut listened = false;
-    loop {
-        let id = inner.new_id();
-        let listen = message::own_params(Era::Modern, r#""notifications":{"toolsListChanged":true}"#);
-        let heads = Heads { method: "subscriptions/listen", name: None };
-        let request = match inner.peer.era {
-            Era::Modern => {
-                inner.request(Method::POST, message::request(&id, "subscriptions/listen", &listen), Some(&heads))
-            }
-            Era::Legacy => inner.request(Method::GET, Bytes::new(), None),
-        };
-        let Ok(request) = request else { return };
-        if let Ok(response) = inner.client.request(request).await {
-            let streams = response
-                .headers()
-                .get(http::header::CONTENT_TYPE)
-                .is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream"));
-            if !response.status().is_success() || !streams {
-                return; // not offered: the catalog's age does the rest
-            }
-            if std::mem::replace(&mut listened, true) {
-                // Nobody knows what changed while nobody listened.
-                hear.hear("notifications/tools/list_changed", None);
-            }
-            let began = tokio::time::Instant::now();
-            let reading = inner.read_stream(&id, response.into_body(), &hear);
-            tokio::select! {
-                _ = reading => {}
-                () = until_closed(&inner) => return,
-            }
-            // A server that hangs up at once is not asked again at once.
-            if began.elapsed() > limits::BACKOFF_LONGEST {
-                pause = limits::BACKOFF_FIRST;
-            }
-        }
-        if inner.closed.load(Ordering::Acquire) {
-            return;
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(limits::BACKOFF_LONGEST);
-    }
-}
-
-async fn until_closed(inner: &Inner) {
-    while !inner.closed.load(Ordering::Acquire) {
-        tokio::time::sleep(limits::CATALOG_PAUSE).await;
     }
 }

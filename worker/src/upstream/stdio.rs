@@ -4,36 +4,28 @@
 //! task writes, one reads; requests find their answers by ids that are ours alone. A line that is no message is logged
 //! and passed over: what a child prints by accident must not end its calls.
 
-use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+mod child;
+mod wire;
 
-use bytes::Bytes;
-use dashmap::DashMap;
-use rollcall_shared::digest::unguessable;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rollcall_shared::limits;
 use rollcall_shared::mcp::era::{Era, MODERN};
-use rollcall_shared::mcp::jsonrpc::{self, Message};
 use rollcall_shared::mcp::raw;
-use rollcall_shared::model::{Server, ServerEra, Transport};
+use rollcall_shared::model::{Server, ServerEra};
 use rollcall_shared::tenants::Owned;
 use rollcall_shared::wire::{Failure, Final, Reason};
-use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncWriteExt as _, BufReader};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use rustix::process::Pid;
+use tokio::io::BufReader;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use self::child::{log_errors, spawn, supervise};
+use self::wire::{Pending, Wire, read_lines, write_lines};
 use super::handshake::{self, Peer};
-use super::http::to_final;
-use super::lines::{Line, next_line};
-use super::message;
-use super::{Broken, Deaf, Hear, Outgoing};
-use crate::credentials;
+use super::{Broken, Deaf, Hear, Outgoing, message};
 use crate::worker::Shared;
-
-/// Variables of the worker that every child gets: what programs need to find files and other programs, and no secret.
-const PASSED_ON: [&str; 8] = ["PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "SSL_CERT_FILE"];
 
 /// See the module.
 pub(crate) struct StdioConnection {
@@ -50,24 +42,6 @@ impl Drop for StdioConnection {
         // However it came to be dropped, the child must not outlive it.
         self.stop.cancel();
     }
-}
-
-/// What writer, reader and requests share.
-struct Wire {
-    name: String,
-    lines: mpsc::Sender<(Bytes, oneshot::Sender<bool>)>,
-    pending: DashMap<String, Pending>,
-    id_prefix: String,
-    next_id: AtomicU64,
-    /// The child's output ended: nothing will be answered any more.
-    closed: CancellationToken,
-}
-
-struct Pending {
-    answer: oneshot::Sender<Final>,
-    hear: Arc<dyn Hear>,
-    /// Our token, by which progress finds this request.
-    progress: Option<String>,
 }
 
 impl StdioConnection {
@@ -102,14 +76,7 @@ impl StdioConnection {
             return Err((Failure::unsent(Reason::StartFailed, "no pipes"), false));
         };
         let (lines, queue) = mpsc::channel(limits::STDIO_QUEUE);
-        let wire = Arc::new(Wire {
-            name: name.clone(),
-            lines,
-            pending: DashMap::new(),
-            id_prefix: unguessable(),
-            next_id: AtomicU64::new(0),
-            closed: CancellationToken::new(),
-        });
+        let wire = Arc::new(Wire::new(name.clone(), lines));
         let wire_of_reader = wire.clone();
         let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
         let tasks = &shared.tasks;
@@ -247,191 +214,4 @@ impl Drop for ForgetOnDrop<'_> {
             self.wire.lines.try_send((line, written)).ok();
         }
     }
-}
-
-impl Wire {
-    fn new_id(&self) -> String {
-        format!("{}-{}", self.id_prefix, self.next_id.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// Whether the whole line was written. `false` means that no whole line was, so that nothing can have run.
-    async fn send(&self, line: Bytes) -> bool {
-        let (written, result) = oneshot::channel();
-        if self.lines.send((line, written)).await.is_err() {
-            return false;
-        }
-        result.await.unwrap_or(false)
-    }
-
-    fn take(&self, line: Bytes, changed: &(dyn Fn() + Send + Sync)) {
-        match jsonrpc::parse(&line) {
-            Ok(Message::Response { id: Some(id), outcome }) => {
-                let pending = raw::string(id).and_then(|id| self.pending.remove(&id));
-                match pending {
-                    // A caller that is gone by now needs no answer.
-                    Some((_, pending)) => drop(pending.answer.send(to_final(&line, outcome))),
-                    None => tracing::debug!(server = %self.name, "an answer to no request of ours"),
-                }
-            }
-            Ok(Message::Response { id: None, .. }) => {
-                tracing::debug!(server = %self.name, "an answer without an id");
-            }
-            Ok(Message::Request { id, method, .. }) => {
-                let (written, _) = oneshot::channel();
-                self.lines.try_send((message::answer_upstream(id, &method), written)).ok();
-            }
-            Ok(Message::Notification { method, params }) => match method.as_str() {
-                "notifications/tools/list_changed" => changed(),
-                "notifications/progress" => {
-                    let token = params.and_then(|p| raw::members(p.get()).ok()).and_then(|members| {
-                        members.iter().find(|(key, _)| key == "progressToken").and_then(|(_, value)| raw::string(value))
-                    });
-                    let hear = token.and_then(|token| {
-                        let of = |p: &Pending| p.progress.as_deref() == Some(token.as_str());
-                        self.pending.iter().find(|entry| of(entry.value())).map(|entry| entry.hear.clone())
-                    });
-                    if let Some(hear) = hear {
-                        hear.hear(&method, params);
-                    }
-                }
-                _ => {}
-            },
-            Err(_) => {
-                let shown: String = String::from_utf8_lossy(&line).chars().take(200).collect();
-                tracing::warn!(server = %self.name, line = shown, "a line on standard output is no message");
-            }
-        }
-    }
-}
-
-fn spawn(shared: &Shared, server: &Owned<Server>) -> Result<Child, Failure> {
-    let Transport::Command { program, args, env, directory } = &server.value.transport else {
-        return Err(Failure::unsent(Reason::NotConfigured, "no command"));
-    };
-    let resolve = |value| credentials::resolve(value, server.owner, &shared.environment);
-    let mut command = Command::new(program);
-    command
-        .env_clear()
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .kill_on_drop(true);
-    for name in PASSED_ON {
-        if let Some(value) = shared.environment.get(name) {
-            command.env(name, value);
-        }
-    }
-    for (name, value) in env {
-        command.env(name, resolve(value)?.expose());
-    }
-    for argument in args {
-        command.arg(resolve(argument)?.expose());
-    }
-    if let Some(directory) = directory {
-        command.current_dir(directory);
-    }
-    command.spawn().map_err(|e| Failure::unsent(Reason::StartFailed, format!("{program}: {e}")))
-}
-
-async fn write_lines(
-    mut queue: mpsc::Receiver<(Bytes, oneshot::Sender<bool>)>,
-    mut stdin: ChildStdin,
-    closed: CancellationToken,
-    stop: CancellationToken,
-) {
-    loop {
-        let (line, written) = tokio::select! {
-            () = closed.cancelled() => return,
-            () = stop.cancelled() => return,
-            next = queue.recv() => match next {
-                Some(next) => next,
-                None => return,
-            },
-        };
-        let writing = async {
-            stdin.write_all(&line).await?;
-            stdin.write_all(b"\n").await?;
-            stdin.flush().await
-        };
-        let result = tokio::select! {
-            () = stop.cancelled() => return,
-            result = writing => result,
-        };
-        let ok = result.is_ok();
-        written.send(ok).ok();
-        if !ok {
-            closed.cancel();
-            return;
-        }
-    }
-}
-
-async fn read_lines(mut reader: BufReader<ChildStdout>, wire: Arc<Wire>, changed: Arc<dyn Fn() + Send + Sync>) {
-    loop {
-        match next_line(&mut reader, limits::UPSTREAM_MESSAGE_BYTES).await {
-            Ok(Some(Line::Whole(line))) if line.is_empty() => {}
-            Ok(Some(Line::Whole(line))) => wire.take(line.into(), &*changed),
-            Ok(Some(Line::TooLong)) => {
-                // Whose answer it was is not known: all that wait are told, and the next caller starts anew.
-                tracing::warn!(server = %wire.name, "a message is larger than allowed");
-                break;
-            }
-            Ok(None) => break,
-            Err(error) => {
-                tracing::warn!(server = %wire.name, %error, "the child's output cannot be read");
-                break;
-            }
-        }
-    }
-    wire.closed.cancel();
-}
-
-async fn log_errors(stderr: ChildStderr, server: String) {
-    let mut reader = BufReader::new(stderr);
-    while let Ok(Some(line)) = next_line(&mut reader, limits::STDERR_LINE_BYTES).await {
-        if let Line::Whole(line) = line {
-            tracing::info!(server, line = %String::from_utf8_lossy(&line), "standard error of a child");
-        }
-    }
-}
-
-/// Waits for the child's end, or brings it about: input closed, then SIGTERM, then SIGKILL to the whole group.
-async fn supervise(
-    mut child: Child,
-    group: Pid,
-    output: oneshot::Receiver<()>,
-    closed: CancellationToken,
-    stop: CancellationToken,
-    ended: CancellationToken,
-) {
-    let status = tokio::select! {
-        status = child.wait() => status,
-        () = stop.cancelled() => end(&mut child, group).await,
-        // Its output ended while it lives on: it is of no more use.
-        () = closed.cancelled() => end(&mut child, group).await,
-    };
-    // Helpers that outlive their leader go too.
-    kill_process_group(group, Signal::KILL).ok();
-    match status {
-        Ok(status) => tracing::info!(%status, "a child ended"),
-        Err(error) => tracing::warn!(%error, "a child could not be waited for"),
-    }
-    // What it answered before its end is still read.
-    tokio::time::timeout(limits::CHILD_GRACE, output).await.ok();
-    closed.cancel();
-    ended.cancel();
-}
-
-/// The writer drops the child's input when `stop` or `closed` is cancelled, which is the polite request.
-async fn end(child: &mut Child, group: Pid) -> std::io::Result<std::process::ExitStatus> {
-    if let Ok(status) = tokio::time::timeout(limits::CHILD_GRACE, child.wait()).await {
-        return status;
-    }
-    kill_process_group(group, Signal::TERM).ok();
-    if let Ok(status) = tokio::time::timeout(limits::CHILD_GRACE, child.wait()).await {
-        return status;
-    }
-    kill_process_group(group, Signal::KILL).ok();
-    child.wait().await
 }

@@ -1,0 +1,145 @@
+//! Reading what a server answers: a JSON object, an event stream, or a status that says why there is neither.
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use rollcall_shared::limits;
+use rollcall_shared::mcp::jsonrpc::{self, Message, Outcome};
+use rollcall_shared::mcp::sse;
+use rollcall_shared::wire::{Failure, Final, Reason};
+
+use super::Inner;
+use crate::upstream::net::{ReadError, read_capped};
+use crate::upstream::{Broken, Hear, message};
+
+impl Inner {
+    pub(super) async fn read_answer(
+        &self,
+        id: &str,
+        response: Response<Incoming>,
+        hear: &dyn Hear,
+    ) -> Result<Final, Broken> {
+        let status = response.status();
+        let kind = response.headers().get(http::header::CONTENT_TYPE).and_then(|v| v.to_str().ok());
+        let kind = kind.unwrap_or_default().to_owned();
+        let is = |expected: &str| kind.split(';').next().is_some_and(|k| k.trim().eq_ignore_ascii_case(expected));
+        if status.is_success() && is("text/event-stream") {
+            return self.read_stream(id, response.into_body(), hear).await;
+        }
+        let retry_after = response
+            .headers()
+            .get(http::header::RETRY_AFTER)
+            .and_then(|v| v.to_str().ok())
+            .and_then(|v| v.parse::<u64>().ok());
+        let json = is("application/json");
+        let body = read_capped(response.into_body(), limits::UPSTREAM_MESSAGE_BYTES).await.map_err(|error| {
+            Broken::Failed(match error {
+                ReadError::TooLarge => Failure::sent(Reason::TooLarge, "the answer"),
+                ReadError::Broken(detail) => Failure::sent(Reason::ConnectionLost, detail),
+            })
+        })?;
+        if status.is_success() {
+            let bad = |detail: String| Broken::Failed(Failure::sent(Reason::BadAnswer, detail));
+            if !json {
+                return Err(bad(format!("{status} with content type {kind:?}")));
+            }
+            return match jsonrpc::parse(&body) {
+                Ok(Message::Response { id: Some(answered), outcome }) if is_id(answered.get(), id) => {
+                    Ok(to_final(&body, outcome))
+                }
+                Ok(_) => Err(bad("an answer to another request".to_owned())),
+                Err(malformed) => Err(bad(format!("{malformed:?}"))),
+            };
+        }
+        self.read_refusal(status, id, &body, retry_after)
+    }
+
+    /// An answer that is no success: an error object for our request is relayed, the rest says what it means.
+    fn read_refusal(&self, status: StatusCode, id: &str, body: &Bytes, retry: Option<u64>) -> Result<Final, Broken> {
+        let shown: String = String::from_utf8_lossy(body).chars().take(200).collect();
+        let detail = format!("{status}: {shown}");
+        let failed = |failure: Failure| {
+            Err(Broken::Failed(match retry {
+                Some(seconds) => failure.retry_after(seconds),
+                None => failure,
+            }))
+        };
+        if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
+            return failed(Failure::unsent(Reason::AuthRequired, detail));
+        }
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            return failed(Failure::unsent(Reason::Overloaded, detail));
+        }
+        let error = match jsonrpc::parse(body) {
+            Ok(Message::Response { id: answered, outcome: Outcome::Error(error) }) => Some((answered, error)),
+            _ => None,
+        };
+        let says_session = error
+            .and_then(|(_, e)| serde_json::from_str::<jsonrpc::ErrorObject>(e.get()).ok())
+            .is_some_and(|e| e.message.to_ascii_lowercase().contains("session"));
+        // An error that answers our request is an answer, whatever it speaks of.
+        if let Some((Some(answered), error)) = error
+            && is_id(answered.get(), id)
+            && status.is_client_error()
+        {
+            return Ok(to_final(body, Outcome::Error(error)));
+        }
+        let lost = matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE)
+            || (status == StatusCode::BAD_REQUEST && says_session);
+        if self.session.is_some() && lost {
+            return Err(Broken::LostSession);
+        }
+        // Only statuses that are given before anything is done prove that nothing was.
+        match status.as_u16() {
+            400 | 404 | 405 | 406 | 413 | 415 | 421 => failed(Failure::unsent(Reason::BadAnswer, detail)),
+            500..=599 => failed(Failure::sent(Reason::Unreachable, detail)),
+            _ => failed(Failure::sent(Reason::BadAnswer, detail)),
+        }
+    }
+
+    pub(super) async fn read_stream(&self, id: &str, mut body: Incoming, hear: &dyn Hear) -> Result<Final, Broken> {
+        let failed = |reason, detail: String| Broken::Failed(Failure::sent(reason, detail));
+        let mut events = sse::Reader::new(limits::UPSTREAM_MESSAGE_BYTES);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|e| failed(Reason::ConnectionLost, e.to_string()))?;
+            let Some(data) = frame.data_ref() else { continue };
+            events.push(data).map_err(|_| failed(Reason::TooLarge, "an event".to_owned()))?;
+            while let Some(event) = events.next_event() {
+                if event.is_empty() {
+                    continue; // the priming event of a resumable stream
+                }
+                let event = Bytes::from(event);
+                match jsonrpc::parse(&event) {
+                    Ok(Message::Response { id: Some(answered), outcome }) if is_id(answered.get(), id) => {
+                        let end = to_final(&event, outcome);
+                        // Read to its end, so that the socket can be used again.
+                        let drained = tokio::time::timeout(limits::DEADLINE_SLACK, body.collect());
+                        drained.await.ok();
+                        return Ok(end);
+                    }
+                    Ok(Message::Notification { method, params }) => hear.hear(&method, params),
+                    Ok(Message::Request { id, method, .. }) => {
+                        self.post_and_forget(message::answer_upstream(id, &method)).await;
+                    }
+                    Ok(Message::Response { .. }) => {}
+                    Err(malformed) => return Err(failed(Reason::BadAnswer, format!("{malformed:?}"))),
+                }
+            }
+        }
+        Err(failed(Reason::ConnectionLost, "the stream ended without an answer".to_owned()))
+    }
+}
+
+/// Ids of ours are strings; a server must repeat them as such.
+fn is_id(answered: &str, id: &str) -> bool {
+    rollcall_shared::mcp::raw::string_of(answered).as_deref() == Some(id)
+}
+
+/// The outcome's bytes as a slice of the message that holds them: nothing is copied.
+pub(in crate::upstream) fn to_final(message: &Bytes, outcome: Outcome<'_>) -> Final {
+    match outcome {
+        Outcome::Result(result) => Final::Result(message.slice_ref(result.get().as_bytes())),
+        Outcome::Error(error) => Final::Error(message.slice_ref(error.get().as_bytes())),
+    }
+}
