@@ -7,14 +7,14 @@
 //! A step that could be skipped is a type that cannot be built without it: only `authenticate` makes a `Principal`, only
 //! `resolve` makes a `Permit`, and the spec cache and `forward` take nothing but a `Permit`.
 
-mod admit;
+pub(crate) mod admit;
 pub(crate) mod authenticate;
-mod budget;
+pub(crate) mod budget;
 pub(crate) mod decode;
 pub(crate) mod forward;
 pub(crate) mod record;
 pub(crate) mod relay;
-mod settle;
+pub(crate) mod settle;
 
 use std::sync::Arc;
 

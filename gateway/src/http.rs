@@ -26,6 +26,7 @@ use tokio::sync::Semaphore;
 
 use crate::app::App;
 use crate::body::Body;
+use crate::bridge;
 use crate::call::{self, check_host, plain, settle_json};
 use crate::identity::challenge;
 use crate::refusal::Refusal;
@@ -144,14 +145,7 @@ impl Endpoint {
     /// The endpoint of a path, if it is one.
     pub(crate) fn parse(path: &str) -> Option<Self> {
         let path = path.strip_suffix('/').unwrap_or(path);
-        let decode = |part: &str| percent_decode_str(part).decode_utf8().ok().map(|text| text.into_owned());
-        let (tenant, rest) = match path.strip_prefix("/t/") {
-            Some(rest) => {
-                let (tenant, _) = rest.split_once('/')?;
-                (Some(TenantId::parse(&decode(tenant)?).ok()?), rest.get(tenant.len()..)?)
-            }
-            None => (None, path),
-        };
+        let (tenant, rest) = split_tenant(path)?;
         let server = match rest {
             "/mcp" => None,
             rest => {
@@ -163,6 +157,34 @@ impl Endpoint {
             }
         };
         Some(Self { path: path.to_owned(), tenant, server })
+    }
+}
+
+/// The tenant that a path begins with, if any, and the rest.
+fn split_tenant(path: &str) -> Option<(Option<TenantId>, &str)> {
+    let Some(rest) = path.strip_prefix("/t/") else { return Some((None, path)) };
+    let (tenant, _) = rest.split_once('/')?;
+    Some((Some(TenantId::parse(&decode(tenant)?).ok()?), rest.get(tenant.len()..)?))
+}
+
+fn decode(part: &str) -> Option<String> {
+    percent_decode_str(part).decode_utf8().ok().map(|text| text.into_owned())
+}
+
+/// `POST /tools/{name}`: a tool by its visible name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ToolAddress {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) name: String,
+}
+
+impl ToolAddress {
+    pub(crate) fn parse(path: &str) -> Option<Self> {
+        let path = path.strip_suffix('/').unwrap_or(path);
+        let (tenant, rest) = split_tenant(path)?;
+        let name = rest.strip_prefix("/tools/").filter(|name| !name.is_empty() && !name.contains('/'))?;
+        let endpoint = Endpoint { path: path.to_owned(), tenant, server: None };
+        Some(Self { endpoint, name: decode(name)? })
     }
 }
 
@@ -184,6 +206,13 @@ async fn route(app: &Arc<App>, request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path();
     if let Some(described) = challenge::described_path(&app.public_url, path) {
         return metadata(app, &request, described);
+    }
+    if let Some(address) = ToolAddress::parse(path) {
+        return match *request.method() {
+            Method::POST => bridge::serve(app, &address, request).await,
+            Method::OPTIONS => preflight(app, request.headers()),
+            _ => refused(app, &Refusal::Method("POST")),
+        };
     }
     let Some(endpoint) = Endpoint::parse(path) else { return refused(app, &Refusal::NotFound) };
     match *request.method() {

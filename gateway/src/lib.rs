@@ -17,6 +17,7 @@ pub mod view;
 
 mod admin;
 mod body;
+mod bridge;
 mod call;
 mod http;
 mod mcp;

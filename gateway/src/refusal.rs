@@ -198,7 +198,9 @@ impl Refusal {
 
     /// Seconds after which another attempt makes sense: for every 503, and for nothing else.
     pub fn retry_after_s(&self) -> Option<u32> {
-        if matches!(self, Refusal::Overloaded) {
+        if let Refusal::Tools(refused) = self {
+            refused.unavailable.iter().filter_map(|tool| tool.retry_after_s).max()
+        } else if matches!(self, Refusal::Overloaded) {
             Some(1)
         } else if matches!(self, Refusal::KeysUnavailable | Refusal::StoreUnavailable) {
             Some(5)

@@ -116,7 +116,7 @@ impl Drop for Admitted {
     }
 }
 
-pub(super) fn admit<B>(app: &App, request: &Request<B>) -> Result<Admitted, Refusal> {
+pub(crate) fn admit<B>(app: &App, request: &Request<B>) -> Result<Admitted, Refusal> {
     check_host(app, request.headers(), request.uri())?;
     check_origin(app, request.headers())?;
     if !take(&app.load.calls, 1, app.load.limits.calls_in_flight) {

@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::identity::Principal;
 use crate::refusal::Refusal;
 
-pub(super) async fn read(
+pub(crate) async fn read(
     app: &App,
     mut admitted: Admitted,
     principal: &Principal,

@@ -68,6 +68,12 @@ impl Record {
         }
     }
 
+    /// For surfaces whose address is the method.
+    pub(crate) fn is_call(&mut self, name: &str) {
+        "tools/call".clone_into(&mut self.method);
+        self.name = Some(name.chars().take(limits::NEAREST_NAME_BYTES).collect());
+    }
+
     /// Everything that is not `tools/call` and its like is no label of its own.
     pub(super) fn method_label(&self) -> &'static str {
         const KNOWN: [&str; 6] =

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::{HeaderValue, Response, StatusCode, header};
 use opentelemetry::KeyValue;
+use rollcall_shared::mcp::era::Era;
 use rollcall_shared::mcp::{jsonrpc, raw};
 use rollcall_shared::telemetry::label;
 
@@ -18,21 +19,49 @@ use crate::refusal::Refusal;
 /// The answer to a refused request.
 pub(super) fn refuse(app: &App, endpoint: &Endpoint, record: &mut Record, refused: Misread) -> Response<Body> {
     let Misread { refusal, id, era } = refused;
+    let body = match refusal.code() {
+        Some(code) => jsonrpc::error(id.as_deref(), code, &refusal.text(), refusal.data().as_deref()),
+        None => plain(&refusal),
+    };
+    refused_with(app, &endpoint.path, record, &refusal, refusal.status(era), body)
+}
+
+/// The answer to a request of the bridge for code that was refused: the status says it all, so that scripts fail.
+pub(crate) fn refuse_plainly(app: &App, path: &str, record: &mut Record, refusal: &Refusal) -> Response<Body> {
+    let (status, body) = if let Refusal::Tools(refused) = refusal {
+        let status = match (refused.unknown.is_empty(), refused.not_allowed.is_empty()) {
+            (false, _) => 404,
+            (true, false) => 403,
+            (true, true) => 503,
+        };
+        (status, refused.to_json())
+    } else if matches!(refusal, Refusal::InvalidParams(_)) {
+        (400, plain(refusal))
+    } else {
+        (refusal.status(Era::Modern), plain(refusal))
+    };
+    refused_with(app, path, record, refusal, status, body)
+}
+
+/// Counts and records a refusal, and gives its answer the headers that belong to it.
+fn refused_with(
+    app: &App,
+    path: &str,
+    record: &mut Record,
+    refusal: &Refusal,
+    status: u16,
+    body: String,
+) -> Response<Body> {
     record.verdict = "refused";
     record.reason = refusal.label();
     app.metrics.refusals.add(1, &[label("surface", record.surface), label("reason", refusal.label())]);
     if matches!(refusal, Refusal::Internal) {
         tracing::error!(trace = record.trace.trace_id(), "a request ended in an internal error");
     }
-    let body = match refusal.code() {
-        Some(code) => jsonrpc::error(id.as_deref(), code, &refusal.text(), refusal.data().as_deref()),
-        None => plain(&refusal),
-    };
-    let mut response =
-        json(StatusCode::from_u16(refusal.status(era)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body);
+    let mut response = json(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body);
     let headers = response.headers_mut();
     if let Refusal::Unauthenticated { presented, why } = refusal {
-        let value = challenge::www_authenticate(&app.public_url, &endpoint.path, presented, why);
+        let value = challenge::www_authenticate(&app.public_url, path, *presented, why);
         headers.extend(HeaderValue::from_str(&value).ok().map(|v| (header::WWW_AUTHENTICATE, v)));
     }
     if let Some(seconds) = refusal.retry_after_s() {
@@ -66,7 +95,7 @@ pub(super) fn cancelled(record: &mut Record) -> Response<Body> {
 }
 
 /// Counts and records a request whose answer is ready.
-pub(super) fn settle(mut recording: Recording, answer: &mut Response<Body>) {
+pub(crate) fn settle(mut recording: Recording, answer: &mut Response<Body>) {
     if !answer.headers().contains_key(header::CACHE_CONTROL) {
         answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
@@ -85,18 +114,18 @@ fn write(app: &App, record: Record) {
 }
 
 /// A record that is written once: at the end of its request or stream, or when its caller is gone.
-pub(super) struct Recording {
+pub(crate) struct Recording {
     app: Arc<App>,
     record: Record,
     written: bool,
 }
 
 impl Recording {
-    pub(super) fn new(app: Arc<App>, record: Record) -> Self {
+    pub(crate) fn new(app: Arc<App>, record: Record) -> Self {
         Self { app, record, written: false }
     }
 
-    pub(super) fn record(&mut self) -> &mut Record {
+    pub(crate) fn record(&mut self) -> &mut Record {
         &mut self.record
     }
 

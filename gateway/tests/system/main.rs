@@ -13,6 +13,7 @@
 )]
 
 mod admin;
+mod bridge;
 mod calls;
 mod catalogs;
 mod harness;
