@@ -186,6 +186,9 @@ impl Live {
         }
         let mut catalogs: BTreeMap<ServerId, Arc<Segment>> = BTreeMap::new();
         for (id, pointer) in &docs.catalogs {
+            if docs.servers.get(id).is_none_or(|s| s.value.fingerprint() != pointer.of) {
+                continue; // of the server that stood here before
+            }
             let (Some(allotted), Some(digest)) = (docs.allotment.servers.get(id), Digest::parse(&pointer.digest))
             else {
                 continue;
@@ -254,21 +257,27 @@ impl Live {
         self.tasks.spawn_until_stop("first catalog", async move {
             let mut pause = limits::BACKOFF_FIRST;
             loop {
-                let docs = match live.tenants.get(&key.0).await {
-                    Ok(Some(tenant)) => tenant.docs(),
-                    _ => break,
-                };
-                if !docs.servers.contains_key(&key.1) || docs.catalogs.contains_key(&key.1) {
-                    break;
-                }
-                if live.ask(key.0.clone(), key.1.clone()).await {
-                    break;
+                match live.tenants.get(&key.0).await {
+                    Ok(Some(tenant)) if !live.has_catalog(&tenant.docs(), &key.1).await => {
+                        live.ask(key.0.clone(), key.1.clone()).await;
+                    }
+                    Ok(_) => break,
+                    Err(_) => {}
                 }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(limits::BACKOFF_LONGEST);
             }
             live.asking.remove(&key);
         });
+    }
+
+    /// Whether a server has its catalog, or is configured no more, so that nobody needs to ask.
+    async fn has_catalog(&self, docs: &TenantDocs, server: &ServerId) -> bool {
+        let Some(configured) = docs.servers.get(server) else { return true };
+        let Some(pointer) = docs.catalogs.get(server) else { return false };
+        let Some(digest) = Digest::parse(&pointer.digest) else { return false };
+        let blob = self.tenants.documents().get_blob(&digest).await;
+        pointer.of == configured.value.fingerprint() && matches!(blob, Ok(Some(_)))
     }
 
     /// Lists a server anew, for whoever registered it or asks for it.

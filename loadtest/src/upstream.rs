@@ -76,6 +76,8 @@ struct State {
     seen: Vec<Seen>,
     sessions: BTreeSet<String>,
     opened: usize,
+    /// An unknown session is refused under the request's own id.
+    repeats_ids: bool,
     /// `tools/list` is answered with this text.
     listing: Option<String>,
     /// Everything is answered with this.
@@ -125,6 +127,7 @@ impl Upstream {
             seen: Vec::new(),
             sessions: BTreeSet::new(),
             opened: 0,
+            repeats_ids: false,
             listing: None,
             broken: None,
         }));
@@ -192,6 +195,11 @@ impl Upstream {
     /// Changes tools without telling anybody.
     pub fn set_tools_silently(&self, tools: Vec<Value>) {
         lock(&self.state).tools = tools;
+    }
+
+    /// Refuses an unknown session under the id of the request, as some servers do.
+    pub fn repeats_ids(&self) {
+        lock(&self.state).repeats_ids = true;
     }
 
     /// Forgets every session, as a restart does.

@@ -103,15 +103,15 @@ impl Catalogs {
         let tasks = shared.tasks.clone();
         tasks.spawn_until_stop("listing", async move {
             tokio::time::sleep(pause).await;
-            let unfinished = Unfinished(entry.clone());
+            let mut unfinished = Unfinished(Some(entry.clone()));
             let mut result = run(&shared, &tenant, &server).await;
             if matches!(&result, Err(f) if f.reason == Reason::NotConfigured) {
                 // Whoever joined this listing after the change waits for the server as it is now.
                 result = run(&shared, &tenant, &server).await;
             }
-            drop(unfinished);
             let again = {
                 let mut state = lock(&entry);
+                unfinished.0 = None;
                 state.running = None;
                 state.last = Some(Instant::now());
                 std::mem::take(&mut state.again)
@@ -126,11 +126,13 @@ impl Catalogs {
 }
 
 /// A listing that panics must not be joined for ever.
-struct Unfinished(Arc<Mutex<Entry>>);
+struct Unfinished(Option<Arc<Mutex<Entry>>>);
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        lock(&self.0).running = None;
+        if let Some(entry) = self.0.take() {
+            lock(&entry).running = None;
+        }
     }
 }
 
@@ -173,18 +175,22 @@ async fn list(shared: &Arc<Shared>, tenant: &TenantId, id: &ServerId) -> Result<
     };
     let catalog = Catalog { tools, ..Catalog::default() };
     let (digest, packed) = catalog.pack().map_err(|e| Failure::unsent(Reason::BadAnswer, e.to_string()))?;
-    let pointer = CatalogPointer { digest: digest.to_string(), era, listed_at: unix_s() };
-    if docs.catalogs.get(id).is_some_and(|old| old.digest == pointer.digest && old.era == pointer.era) {
-        return Ok(false);
-    }
+    let of = server.value.fingerprint();
+    let pointer = CatalogPointer { digest: digest.to_string(), era, listed_at: unix_s(), of };
     // The server may have been moved or removed while it was listed: its tools must not stand for another one's.
     let now = shared.tenants.get(tenant).await.map_err(store_down)?.map(|tenant| tenant.docs());
-    let same =
-        now.as_ref().and_then(|docs| docs.servers.get(id)).is_some_and(|s| s.value.transport == server.value.transport);
-    if !same {
+    let now = now.ok_or_else(gone)?;
+    if now.servers.get(id).is_none_or(|s| s.value.fingerprint() != pointer.of) {
         return Err(Failure::unsent(Reason::NotConfigured, "the server was changed while it was listed"));
     }
     let documents = shared.tenants.documents();
+    let known = now.catalogs.get(id);
+    let unchanged =
+        known.is_some_and(|old| old.digest == pointer.digest && old.era == pointer.era && old.of == pointer.of);
+    // A content that the store lost is put there again.
+    if unchanged && documents.get_blob(&digest).await.map_err(store_down)?.is_some() {
+        return Ok(false);
+    }
     documents.put_blob(&digest, packed).await.map_err(store_down)?;
     let key = Key::new(tenant, Kind::Catalog, id.as_str());
     let version = documents

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use http::{Method, Response, StatusCode};
+use rollcall_shared::clock::unix_s;
 use rollcall_shared::document::{Node, Problems};
 use rollcall_shared::ids::{BundleName, PlatformName, ServerId, TenantId};
 use rollcall_shared::limits;
 use rollcall_shared::model::policy::read_entries;
-use rollcall_shared::model::{Bundle, PlatformTool, Server, Settings};
-use rollcall_shared::store::{self, Expect, Key, Kind, Write};
+use rollcall_shared::model::{Bundle, PlatformTool, Server, SessionPolicy, Settings};
+use rollcall_shared::store::{self, Expect, Key, Kind, Tombstone, Write};
 use rollcall_shared::tenants::{Owner, TenantDocs};
 use serde_json::{Value, json};
 
@@ -50,9 +51,17 @@ pub(super) async fn settings(app: &Arc<App>, ask: &Ask, tenant: &TenantId) -> An
         if ask.is_dry_run() {
             return commit(app, ask, tenant, vec![Write::delete(key, expect(ask))], Vec::new(), json!({})).await;
         }
-        // Everything of the tenant goes but what outlives its tokens: what is left would be found by the next of its name.
         let tenants = app.live.tenants();
-        let version = tenants.documents().forget(tenant).await?;
+        if let Some(wanted) = ask.if_match {
+            let found = version_of(app, &key).await?;
+            if found != Some(wanted) {
+                return Err(AdminError::Precondition(found));
+            }
+        }
+        let now = unix_s();
+        let body = store::encode(&SessionPolicy::Tombstone { since: now });
+        let tombstone = Tombstone { body, expires_at: now + limits::TOMBSTONE_LIFETIME_S };
+        let version = tenants.documents().forget(tenant, tombstone).await?;
         tenants.applied(tenant, version).await;
         return Ok(reply(StatusCode::OK, &json!({"version": version, "changed": true, "warnings": []}), None));
     }
@@ -134,7 +143,7 @@ pub(super) async fn server(app: &Arc<App>, ask: &Ask, tenant: &TenantId, id: &st
     writes.extend(aliases);
     // A server whose address changed may be another one: its old catalog must not stand for it.
     let moved = present.is_some_and(|owned| owned.value.transport != value.transport);
-    if moved && docs.catalogs.contains_key(&id) {
+    if moved {
         writes.push(Write::delete(Key::new(tenant, Kind::Catalog, id.as_str()), Expect::Any));
     }
     let response = match commit(app, ask, tenant, writes, Vec::new(), more.clone()).await {

@@ -187,9 +187,6 @@ impl Events {
                 state.recording.ends("cancelled", "by_the_caller");
                 None
             }
-            Some(message) = state.news.recv() => {
-                Some((sse::event(&message), Events::Running { state, ready: VecDeque::new() }))
-            }
             end = &mut state.call => {
                 // What was reported before the end is told before the end.
                 let mut ready: VecDeque<Bytes> = VecDeque::new();
@@ -200,6 +197,10 @@ impl Events {
                 state.recording.ends(answer.verdict, answer.reason);
                 ready.push_back(sse::event(&answer.parts.concat()));
                 ready.pop_front().map(|event| (event, Events::Ended { ready }))
+            }
+            // Behind the end, so that a flood of news cannot keep a call past its deadline.
+            Some(message) = state.news.recv() => {
+                Some((sse::event(&message), Events::Running { state, ready: VecDeque::new() }))
             }
             () = tokio::time::sleep(limits::STREAM_COMMENT) => {
                 Some((Bytes::from_static(sse::COMMENT), Events::Running { state, ready: VecDeque::new() }))

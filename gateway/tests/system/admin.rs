@@ -45,7 +45,8 @@ async fn a_tenant_is_built_over_the_api_and_taken_down_again() {
     // Its successor of the same name inherits no rights, and no revocation is lost.
     system.put("tenants/acme", json!({"default_policy": {}})).await;
     system.put(NEON, json!({"url": upstream.url()})).await;
-    assert!(!agent.names().await.is_empty(), "the old session's own policy is gone");
+    assert!(agent.names().await.is_empty(), "a session of the old tenant has no rights in the new one");
+    assert!(!system.agent("acme", "new").names().await.is_empty());
     assert!(system.agent("acme", "revoked").names().await.is_empty(), "a revocation outlives the tenant's documents");
     system.stop().await;
 }

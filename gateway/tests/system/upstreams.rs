@@ -153,10 +153,7 @@ async fn during_an_outage_the_list_stays_and_calls_say_what_happened() {
     agent.call("s__t", json!({})).await;
     assert!(began.elapsed() < Duration::from_secs(2), "a dead server costs its callers little");
     let _back = Upstream::start_at(address, Speaks::Legacy, &["t"]).await.expect("an upstream");
-    until("the server that came back is used", async || {
-        agent.call("s__t", json!({})).await["result"].get("isError").is_none()
-    })
-    .await;
+    until("the server that came back is used", async || agent.text("s__t", json!({})).await == "t {}").await;
     system.stop().await;
 }
 
@@ -374,9 +371,34 @@ async fn a_server_that_changes_its_era_is_found_in_its_new_one() {
     assert_eq!(agent.text("s__t", json!({})).await, "t {}");
     drop(upstream);
     let _legacy = Upstream::start_at(address, Speaks::Legacy, &["t"]).await.expect("an upstream");
-    until("it is spoken to in its new era", async || {
-        agent.call("s__t", json!({})).await["result"].get("isError").is_none()
-    })
-    .await;
+    until("it is spoken to in its new era", async || agent.text("s__t", json!({})).await == "t {}").await;
+    system.stop().await;
+}
+
+#[tokio::test]
+async fn a_code_of_ours_with_status_200_is_the_servers_own_answer() {
+    for speaks in [Speaks::Modern, Speaks::Legacy] {
+        let upstream = Upstream::start(speaks, &["pay"]).await.expect("an upstream");
+        let system = setup(&one(&upstream)).start().await;
+        let agent = system.agent("acme", "s");
+        agent.names().await;
+        upstream.answers(|_| Reply::Error(r#"{"code":-32020,"message":"card charged, receipt failed"}"#.into()));
+        let answer = agent.call("s__pay", json!({})).await;
+        assert_eq!(answer["error"]["message"], "card charged, receipt failed");
+        assert_eq!(upstream.calls().len(), 1, "it ran, and is not run again");
+        system.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_is_lost_is_found_out_also_where_the_refusal_repeats_our_id() {
+    let upstream = Upstream::start(Speaks::Legacy, &["t"]).await.expect("an upstream");
+    let system = setup(&one(&upstream)).start().await;
+    let agent = system.agent("acme", "s");
+    assert_eq!(agent.text("s__t", json!({})).await, "t {}");
+    upstream.forget_sessions();
+    upstream.repeats_ids();
+    assert_eq!(agent.text("s__t", json!({})).await, "t {}");
+    assert_eq!(upstream.sessions(), (2, 1));
     system.stop().await;
 }

@@ -145,7 +145,8 @@ async fn legacy(
         return rpc_error(400, id, -32000, "Bad Request: a session is needed");
     }
     if !lock(state).sessions.contains(&session) {
-        return rpc_error(404, &Value::Null, -32001, "Session not found");
+        let id = if lock(state).repeats_ids { id } else { &Value::Null };
+        return rpc_error(404, id, -32001, "Session not found");
     }
     match head.method {
         Method::DELETE => {

@@ -78,4 +78,7 @@ pub struct CatalogPointer {
     pub era: Era,
     /// Seconds since 1970.
     pub listed_at: u64,
+    /// The fingerprint of the server that listed it: a server that moved is another one.
+    #[serde(default)]
+    pub of: String,
 }

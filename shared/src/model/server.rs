@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
+use crate::digest::Digest;
 use crate::document::{Fields, Node, Problems};
 use crate::ids::{Alias, GroupName, ServerId};
 use crate::limits;
@@ -132,6 +133,19 @@ impl Server {
             idle_timeout_ms,
             catalog_age_ms,
         })
+    }
+
+    /// Which server this is, whatever its credentials and display: its address, or its command.
+    pub fn fingerprint(&self) -> String {
+        let parts: Vec<&[u8]> = match &self.transport {
+            Transport::Http { url, .. } => vec![b"url", url.as_str().as_bytes()],
+            Transport::Command { program, args, directory, .. } => [&b"command"[..], program.as_bytes()]
+                .into_iter()
+                .chain(args.iter().map(|a| a.expose().as_bytes()))
+                .chain(directory.as_ref().map(|d| d.as_bytes()))
+                .collect(),
+        };
+        Digest::of_parts(parts).hex(16)
     }
 
     pub fn call_timeout(&self) -> Duration {

@@ -12,7 +12,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 use super::memory::check;
 use super::versions::{Log, Versions, lock};
-use super::{Changes, Document, Documents, Expect, Key, Kind, PARTITIONS, StoreError, Write, partition};
+use super::{Changes, Document, Documents, Key, Kind, PARTITIONS, StoreError, Tombstone, Write, partition};
 use crate::digest::{Digest, unguessable};
 use crate::ids::TenantId;
 
@@ -232,26 +232,21 @@ impl Documents for FileStore {
         async move { Ok(changes) }.boxed()
     }
 
-    fn forget<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
+    fn forget<'a>(&'a self, tenant: &'a TenantId, tombstone: Tombstone) -> BoxFuture<'a, Result<u64, StoreError>> {
         async move {
             let name = tenant.clone();
-            let writes = self
-                .run(move |database| {
-                    let transaction = database.begin_read().map_err(unavailable)?;
-                    let table = transaction.open_table(DOCUMENTS).map_err(unavailable)?;
-                    let (from, to) = (format!("{name}\0"), format!("{name}\u{1}"));
-                    let mut writes = Vec::new();
-                    for entry in table.range(from.as_str()..to.as_str()).map_err(unavailable)? {
-                        let (address, row) = entry.map_err(unavailable)?;
-                        let lasts = unpack(row.value()).is_none_or(|(_, expires, _)| expires == 0);
-                        writes.extend(
-                            read_address(address.value()).filter(|_| lasts).map(|key| Write::delete(key, Expect::Any)),
-                        );
-                    }
-                    Ok(writes)
-                })
-                .await?;
-            self.write(tenant, writes).await
+            let reading = self.run(move |database| {
+                let transaction = database.begin_read().map_err(unavailable)?;
+                let table = transaction.open_table(DOCUMENTS).map_err(unavailable)?;
+                let (from, to) = (format!("{name}\0"), format!("{name}\u{1}"));
+                let mut keys = Vec::new();
+                for entry in table.range(from.as_str()..to.as_str()).map_err(unavailable)? {
+                    keys.extend(read_address(entry.map_err(unavailable)?.0.value()));
+                }
+                Ok(keys)
+            });
+            let keys = reading.await?;
+            self.write(tenant, keys.into_iter().filter_map(|key| tombstone.instead_of(key)).collect()).await
         }
         .boxed()
     }

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::versions::{Log, Versions, lock};
-use super::{Changes, Document, Documents, Expect, Key, Kind, StoreError, Write, partition};
+use super::{Changes, Document, Documents, Expect, Key, Kind, StoreError, Tombstone, Write, partition};
 use crate::digest::Digest;
 use crate::ids::TenantId;
 
@@ -114,14 +114,9 @@ impl Documents for MemoryStore {
         async move { Ok(changes) }.boxed()
     }
 
-    fn forget<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
-        let writes = lock(&self.state)
-            .documents
-            .iter()
-            .filter(|(key, (_, expires))| key.tenant == *tenant && expires.is_none())
-            .map(|(key, _)| Write::delete(key.clone(), Expect::Any))
-            .collect();
-        self.write(tenant, writes)
+    fn forget<'a>(&'a self, tenant: &'a TenantId, tombstone: Tombstone) -> BoxFuture<'a, Result<u64, StoreError>> {
+        let keys: Vec<Key> = lock(&self.state).documents.keys().filter(|key| key.tenant == *tenant).cloned().collect();
+        self.write(tenant, keys.into_iter().filter_map(|key| tombstone.instead_of(key)).collect())
     }
 
     fn versions(&self) -> &Arc<Versions> {

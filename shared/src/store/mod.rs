@@ -134,6 +134,30 @@ impl Write {
     }
 }
 
+/// What a forgotten policy becomes.
+#[derive(Debug, Clone)]
+pub struct Tombstone {
+    pub body: Vec<u8>,
+    /// Seconds since 1970.
+    pub expires_at: u64,
+}
+
+impl Tombstone {
+    /// What becomes of a document when its tenant is forgotten.
+    fn instead_of(&self, key: Key) -> Option<Write> {
+        match key.kind {
+            Kind::Revoked | Kind::SessionRevoked => None,
+            Kind::Policy => {
+                let body = self.body.clone();
+                Some(Write { expires_at: Some(self.expires_at), ..Write::put(key, Expect::Any, body) })
+            }
+            Kind::Settings | Kind::Server | Kind::Tool | Kind::Bundle | Kind::Aliases | Kind::Catalog => {
+                Some(Write::delete(key, Expect::Any))
+            }
+        }
+    }
+}
+
 /// What changed after a version.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Changes {
@@ -164,8 +188,9 @@ pub trait Documents: Send + Sync {
     /// Tenants that have a document of settings.
     fn tenants(&self) -> BoxFuture<'_, Result<Vec<TenantId>, StoreError>>;
     fn changes(&self, partition: usize, after: u64) -> BoxFuture<'_, Result<Changes, StoreError>>;
-    /// Removes a tenant whole, except what expires by itself: a revocation outlives every token. Gives the new version.
-    fn forget<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>>;
+    /// Removes a tenant: its revocations stay, and each policy of a session becomes `tombstone`, which expires, so that a
+    /// tenant of the same name finds no rights and loses no denial. Gives the new version.
+    fn forget<'a>(&'a self, tenant: &'a TenantId, tombstone: Tombstone) -> BoxFuture<'a, Result<u64, StoreError>>;
     /// The newest version of each partition that this node has heard of.
     fn versions(&self) -> &Arc<Versions>;
     /// Removes what has expired by `now`. Gives how many documents.

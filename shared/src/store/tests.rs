@@ -124,22 +124,21 @@ async fn the_file_store_survives_a_restart_and_admits_one_process() {
 }
 
 #[tokio::test]
-async fn a_forgotten_tenant_keeps_nothing_but_its_revocations() {
+async fn a_forgotten_tenant_leaves_its_denials_and_no_rights() {
     every_store(async |store| {
         let (acme, other) = (tenant("acme"), tenant("acme-2"));
-        let now = unix_s();
         let (rules, revoked) = (Key::new(&acme, Kind::Policy, "a"), Key::new(&acme, Kind::SessionRevoked, "b"));
-        let settings = Key::new(&acme, Kind::Settings, "");
-        let lasting = Write { expires_at: Some(now + 100), ..put(&revoked, Expect::Any, "x") };
-        let writes = vec![put(&rules, Expect::Any, "x"), put(&settings, Expect::Any, "x"), lasting];
+        let (settings, neighbour) = (Key::new(&acme, Kind::Settings, ""), Key::new(&other, Kind::Settings, ""));
+        let writes = [&rules, &settings, &revoked].map(|key| put(key, Expect::Any, "x")).to_vec();
         store.write(&acme, writes).await.expect("written");
-        let neighbour = Key::new(&other, Kind::Settings, "");
         store.write(&other, vec![put(&neighbour, Expect::Any, "x")]).await.expect("written");
-        store.forget(&acme).await.expect("forgotten");
-        assert_eq!(store.get(&rules).await.expect("read"), None);
+        let now = unix_s();
+        store.forget(&acme, Tombstone { body: b"gone".to_vec(), expires_at: now + 10 }).await.expect("forgotten");
+        assert_eq!(store.get(&rules).await.expect("read").map(|d| d.body.to_vec()), Some(b"gone".to_vec()));
         assert_eq!(store.get(&settings).await.expect("read"), None);
         assert!(store.get(&revoked).await.expect("read").is_some());
         assert!(store.get(&neighbour).await.expect("read").is_some());
+        assert_eq!(store.sweep(now + 10).await.expect("swept"), 1);
     })
     .await;
 }

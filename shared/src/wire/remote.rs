@@ -224,10 +224,10 @@ impl Answering {
         match self {
             Answering::Running(mut work, mut news) => tokio::select! {
                 biased;
+                end = &mut work => Some(Self::last(end, news)),
                 Some(message) = news.recv() => {
                     Some((data(Frame::Interim(message)), Answering::Running(work, news)))
                 }
-                end = &mut work => Some(Self::last(end, news)),
             },
             Answering::Ended(end, news) => Some(Self::last(end, news)),
             Answering::Sent => None,

@@ -58,7 +58,11 @@ async fn to_server(shared: &Arc<Shared>, call: &Accepted, interim: &Interim) -> 
             Ok(end) => return end,
             Err(Broken::Failed(failure)) => return Final::Failed(failure),
             Err(broken) => {
-                borrowed.discard(shared);
+                // A connect failure says nothing of a session that others use; the client's pool connects anew by itself.
+                let only_unreachable = matches!(&broken, Broken::Unsent(f) if f.reason == Reason::Unreachable);
+                if !only_unreachable {
+                    borrowed.discard(shared);
+                }
                 // Nothing of this attempt reached a tool, so the next one starts from a clean slate.
                 call.may_have_run.store(false, Ordering::Release);
                 if attempts >= 2 {

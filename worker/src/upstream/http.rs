@@ -16,7 +16,6 @@ use rollcall_shared::digest::unguessable;
 use rollcall_shared::limits;
 use rollcall_shared::mcp::era::{Era, MODERN};
 use rollcall_shared::mcp::headers;
-use rollcall_shared::mcp::jsonrpc;
 use rollcall_shared::model::{Server, ServerEra, Transport};
 use rollcall_shared::task::Tasks;
 use rollcall_shared::tenants::Owned;
@@ -29,9 +28,6 @@ use super::net::{HttpClient, read_capped, send_failure};
 use super::{Broken, Deaf, Hear, Outgoing};
 use crate::credentials;
 use crate::worker::Shared;
-
-/// Codes by which a modern server says that what *we* sent was not as it must be. The caller did nothing wrong.
-const OUR_FAULT: [i64; 2] = [jsonrpc::code::HEADER_MISMATCH as i64, jsonrpc::code::UNSUPPORTED_VERSION as i64];
 
 /// An open connection; its sockets live in the client's pool.
 pub(crate) struct HttpConnection {
@@ -269,15 +265,7 @@ impl Inner {
             if failure.may_have_run { Broken::Failed(failure) } else { Broken::Unsent(failure) }
         })?;
         let session = response.headers().get(headers::SESSION_ID).cloned();
-        let end = self.read_answer(id, response, hear).await?;
-        if let Final::Error(error) = &end
-            && serde_json::from_slice::<jsonrpc::ErrorObject>(error).is_ok_and(|e| OUR_FAULT.contains(&e.code))
-            && heads.method != "server/discover"
-        {
-            // It is another server than the one we opened the connection with: open it anew, and say it once more.
-            let detail = format!("the server refuses our request: {}", String::from_utf8_lossy(error));
-            return Err(Broken::Unsent(Failure::unsent(Reason::BadAnswer, detail)));
-        }
+        let end = self.read_answer(id, heads.method, response, hear).await?;
         Ok((end, session))
     }
 }

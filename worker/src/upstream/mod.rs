@@ -86,6 +86,14 @@ impl Connection {
         }
     }
 
+    /// Whether it ever was of use: one that never was, and ends, counts as a failed start.
+    pub(crate) fn ever_answered(&self) -> bool {
+        match self {
+            Connection::Http(_) => true,
+            Connection::Stdio(stdio) => stdio.ever_answered(),
+        }
+    }
+
     pub(crate) fn transport(&self) -> &'static str {
         match self {
             Connection::Http(_) => "http",
@@ -103,7 +111,13 @@ impl Connection {
     ) -> Result<Final, Broken> {
         match self {
             Connection::Http(http) => http.ask(outgoing, &*hear, sent).await,
-            Connection::Stdio(stdio) => stdio.ask(outgoing, hear, sent).await,
+            Connection::Stdio(stdio) => {
+                let asked = stdio.ask(outgoing, hear, sent).await;
+                if asked.is_ok() {
+                    stdio.has_answered();
+                }
+                asked
+            }
         }
     }
 

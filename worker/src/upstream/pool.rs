@@ -128,7 +128,12 @@ impl Pool {
             };
             let connection = match slot.ready(shared, &key) {
                 Ready::Open(connection) => connection,
-                Ready::Opening(opening) => opening.await?,
+                Ready::Opening(opening) => match opening.await {
+                    Ok(connection) => connection,
+                    // Its settings changed meanwhile: there is another slot for the new ones.
+                    Err(_) if matches!(&*lock(&slot.state), State::Closed) => continue,
+                    Err(failure) => return Err(failure),
+                },
                 Ready::Failed(failure) => return Err(failure),
                 // It was closed between finding and using it: there is another one by now, or none.
                 Ready::Closed => continue,
@@ -159,7 +164,13 @@ impl Pool {
             calls: Arc::new(Semaphore::new(limits::UPSTREAM_CALLS)),
             last_used: Mutex::new(Instant::now()),
         });
-        Ok(self.slots.entry(key).or_insert(fresh).clone())
+        let slot = self.slots.entry(key.clone()).or_insert(fresh).clone();
+        if self.closing.load(Ordering::Acquire) {
+            // It began to end in between, and may have counted its slots already.
+            self.slots.remove(&key);
+            return Err(Failure::unsent(Reason::NoWorker, "the worker is shutting down"));
+        }
+        Ok(slot)
     }
 
     /// Whether the tenant may have one more; the one that was idle the longest makes room.
@@ -257,7 +268,7 @@ impl Slot {
             State::Open { connection, since } => {
                 shared.metrics.upstreams.add(-1, &[label("transport", connection.transport())]);
                 // One early death may be an accident; a second one in a row is a crash loop.
-                if since.elapsed() < SHORT_LIFE {
+                if since.elapsed() < SHORT_LIFE && !connection.ever_answered() {
                     let streak = self.streak.fetch_add(1, Ordering::AcqRel) + 1;
                     if streak > 1 {
                         let pause = backoff(streak - 1);

@@ -35,6 +35,8 @@ pub(crate) struct StdioConnection {
     stop: CancellationToken,
     ended: CancellationToken,
     probe_killed: bool,
+    /// It answered a request that was no handshake.
+    answered: AtomicBool,
 }
 
 impl Drop for StdioConnection {
@@ -94,10 +96,15 @@ impl StdioConnection {
             stop,
             ended,
             probe_killed: false,
+            answered: AtomicBool::new(false),
         };
         match connection.shake_hands(era).await {
             Ok(()) => Ok(connection),
-            Err(failure) => Err((failure, connection.probe_killed)),
+            Err(failure) => {
+                // Gone before another is started: two at once might fight over a file.
+                connection.close().await;
+                Err((failure, connection.probe_killed))
+            }
         }
     }
 
@@ -107,6 +114,14 @@ impl StdioConnection {
 
     pub(crate) fn offers_tools(&self) -> bool {
         self.peer.offers_tools
+    }
+
+    pub(super) fn has_answered(&self) {
+        self.answered.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn ever_answered(&self) -> bool {
+        self.answered.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -140,7 +155,10 @@ impl StdioConnection {
         let opening = self.own("initialize", handshake::initialize_params());
         let end = tokio::time::timeout(limits::HANDSHAKE_TIMEOUT, opening)
             .await
-            .map_err(|_| Failure::unsent(Reason::TimedOut, "no answer to initialize"))??;
+            .map_err(|_| Failure::unsent(Reason::TimedOut, "no answer to initialize"))?;
+        // Some answer the question that they do not know, and end.
+        self.probe_killed = era == ServerEra::Auto && end.is_err();
+        let end = end?;
         self.peer = handshake::read_initialize(&end)?;
         self.wire.send(message::notification("notifications/initialized", "{}")).await;
         Ok(())

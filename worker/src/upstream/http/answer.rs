@@ -1,10 +1,13 @@
 //! Reading what a server answers: a JSON object, an event stream, or a status that says why there is neither.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use rollcall_shared::limits;
+use rollcall_shared::mcp::era::Era;
 use rollcall_shared::mcp::jsonrpc::{self, Message, Outcome};
 use rollcall_shared::mcp::sse;
 use rollcall_shared::wire::{Failure, Final, Reason};
@@ -13,10 +16,15 @@ use super::Inner;
 use crate::upstream::net::{ReadError, read_capped};
 use crate::upstream::{Broken, Hear, message};
 
+/// Codes by which a server says, with status 400, that what *we* sent was not as it must be: it is another server than
+/// the one we opened the connection with. The caller did nothing wrong, and nothing ran.
+const OUR_FAULT: [i64; 2] = [jsonrpc::code::HEADER_MISMATCH as i64, jsonrpc::code::UNSUPPORTED_VERSION as i64];
+
 impl Inner {
     pub(super) async fn read_answer(
         &self,
         id: &str,
+        method: &str,
         response: Response<Incoming>,
         hear: &dyn Hear,
     ) -> Result<Final, Broken> {
@@ -52,11 +60,18 @@ impl Inner {
                 Err(malformed) => Err(bad(format!("{malformed:?}"))),
             };
         }
-        self.read_refusal(status, id, &body, retry_after)
+        self.read_refusal(status, id, method, &body, retry_after)
     }
 
     /// An answer that is no success: an error object for our request is relayed, the rest says what it means.
-    fn read_refusal(&self, status: StatusCode, id: &str, body: &Bytes, retry: Option<u64>) -> Result<Final, Broken> {
+    fn read_refusal(
+        &self,
+        status: StatusCode,
+        id: &str,
+        method: &str,
+        body: &Bytes,
+        retry: Option<u64>,
+    ) -> Result<Final, Broken> {
         let shown: String = String::from_utf8_lossy(body).chars().take(200).collect();
         let detail = format!("{status}: {shown}");
         let failed = |failure: Failure| {
@@ -75,20 +90,32 @@ impl Inner {
             Ok(Message::Response { id: answered, outcome: Outcome::Error(error) }) => Some((answered, error)),
             _ => None,
         };
-        let says_session = error
-            .and_then(|(_, e)| serde_json::from_str::<jsonrpc::ErrorObject>(e.get()).ok())
-            .is_some_and(|e| e.message.to_ascii_lowercase().contains("session"));
-        // An error that answers our request is an answer, whatever it speaks of.
-        if let Some((Some(answered), error)) = error
-            && is_id(answered.get(), id)
-            && status.is_client_error()
-        {
+        let object = error.and_then(|(_, e)| serde_json::from_str::<jsonrpc::ErrorObject>(e.get()).ok());
+        let ours = error.is_some_and(|(answered, _)| answered.is_some_and(|a| is_id(a.get(), id)));
+        let bad_request = status == StatusCode::BAD_REQUEST;
+        // While the era is being found out, every answer is information and none means that the connection is lost.
+        let opening = matches!(method, "server/discover" | "initialize");
+        if self.session.is_some() && matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
+            return Err(Broken::LostSession);
+        }
+        if bad_request && !opening && object.as_ref().is_some_and(|e| OUR_FAULT.contains(&e.code)) {
+            return Err(Broken::Unsent(Failure::unsent(Reason::BadAnswer, detail)));
+        }
+        let says_session = object.as_ref().is_some_and(|e| e.message.to_ascii_lowercase().contains("session"));
+        if let Some((_, error)) = error.filter(|_| ours && status.is_client_error()) {
+            // An error that answers our request is an answer, whatever it speaks of. Where it may mean that the server
+            // knows us no more, the next caller opens anew.
+            let unsure = object.is_some_and(|e| matches!(e.code, -32000 | -32600 | -32601) || says_session);
+            if unsure && !opening && (bad_request || status == StatusCode::NOT_FOUND) {
+                self.closed.store(true, Ordering::Release);
+            }
             return Ok(to_final(body, Outcome::Error(error)));
         }
-        let lost = matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE)
-            || (status == StatusCode::BAD_REQUEST && says_session);
-        if self.session.is_some() && lost {
+        if self.session.is_some() && bad_request && says_session {
             return Err(Broken::LostSession);
+        }
+        if self.peer.era == Era::Modern && matches!(status.as_u16(), 400 | 404 | 405 | 406) && !opening {
+            return Err(Broken::Unsent(Failure::unsent(Reason::BadAnswer, detail)));
         }
         // Only statuses that are given before anything is done prove that nothing was.
         match status.as_u16() {

@@ -35,7 +35,11 @@ pub(super) async fn watch(inner: Arc<Inner>, changed: Arc<dyn Fn() + Send + Sync
             Era::Legacy => inner.request(Method::GET, Bytes::new(), None),
         };
         let Ok(request) = request else { return };
-        if let Ok(response) = inner.client.request(request).await {
+        let asked = tokio::select! {
+            asked = inner.client.request(request) => asked,
+            () = until_closed(&inner) => return,
+        };
+        if let Ok(response) = asked {
             let streams = response
                 .headers()
                 .get(http::header::CONTENT_TYPE)

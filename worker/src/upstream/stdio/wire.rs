@@ -117,13 +117,19 @@ pub(super) async fn write_lines(
                 None => return,
             },
         };
+        let mut framed = Vec::with_capacity(line.len() + 1);
+        framed.extend_from_slice(&line);
+        framed.push(b'\n');
         let writing = async {
-            stdin.write_all(&line).await?;
-            stdin.write_all(b"\n").await?;
+            stdin.write_all(&framed).await?;
             stdin.flush().await
         };
         let result = tokio::select! {
-            () = stop.cancelled() => return,
+            () = stop.cancelled() => {
+                // Nobody knows how much of it was read.
+                written.send(true).ok();
+                return;
+            }
             result = writing => result,
         };
         let ok = result.is_ok();
