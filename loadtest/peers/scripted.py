@@ -23,6 +23,8 @@ def call(name, arguments):
         return text(str(os.getpid()))
     if name == "env":
         return text(json.dumps(dict(os.environ)))
+    if name == "delete_function":
+        return text(f"deleted by {os.environ.get('WHO')} with {json.dumps(arguments)}")
     if name == "die":
         os._exit(3)
     if name == "noise":
@@ -41,7 +43,7 @@ def call(name, arguments):
     return text(json.dumps(arguments))
 
 
-TOOLS = ["die", "echo", "env", "noise", "pid", "sleep", "spawn"]
+TOOLS = ["delete_function", "die", "echo", "env", "noise", "pid", "sleep", "spawn"]
 
 if os.environ.get("CRASH") == "1":
     sys.exit(5)

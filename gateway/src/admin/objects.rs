@@ -8,7 +8,7 @@ use rollcall_shared::document::{Node, Problems};
 use rollcall_shared::ids::{BundleName, PlatformName, ServerId, TenantId};
 use rollcall_shared::limits;
 use rollcall_shared::model::policy::read_entries;
-use rollcall_shared::model::{Bundle, PlatformTool, Server, SessionPolicy, Settings};
+use rollcall_shared::model::{Bundle, Entry, PlatformTool, Server, SessionPolicy, Settings, Target};
 use rollcall_shared::store::{self, Expect, Key, Kind, Tombstone, Write};
 use rollcall_shared::tenants::{Owner, TenantDocs};
 use serde_json::{Value, json};
@@ -136,7 +136,8 @@ pub(super) async fn server(app: &Arc<App>, ask: &Ask, tenant: &TenantId, id: &st
     let alias = allotment.servers.get(&id).map(|a| a.alias.to_string());
     let before = docs.allotment.servers.get(&id).map(|a| a.alias.to_string());
     let mut more = json!({"alias": alias});
-    if before.is_some() && before != alias {
+    if let Some(before) = before.filter(|before| Some(before) != alias.as_ref()) {
+        set(&mut more, "affected", json!(entries_by_name(&docs, &before)));
         set(&mut more, "renamed_from", json!(before));
     }
     let mut writes = vec![Write::put(key, expect(ask), store::encode(&value))];
@@ -168,6 +169,19 @@ pub(super) async fn server(app: &Arc<App>, ask: &Ask, tenant: &TenantId, id: &st
     let version = version_of(app, &Key::new(tenant, Kind::Server, id.as_str())).await?;
     set(&mut more, "version", json!(version));
     Ok(reply(StatusCode::OK, &more, version))
+}
+
+/// Entries of the default policy and of bundles that reach a server by the names it has under `alias`. Denials follow a
+/// rename by themselves; what is allowed by name must be written anew.
+fn entries_by_name(docs: &TenantDocs, alias: &str) -> Vec<String> {
+    let prefix = format!("{alias}{}", crate::registry::naming::SEPARATOR);
+    let named = |entry: &&Entry| matches!(&entry.target, Target::Names(glob) if glob.prefix().starts_with(&prefix) || prefix.starts_with(glob.prefix()) && !glob.prefix().is_empty());
+    let allowed = docs.settings.default_policy.iter().flat_map(|policy| policy.allow.iter().flatten());
+    let of_policy = allowed.filter(named).map(|entry| format!("default_policy: {entry}"));
+    let of_bundles = docs.bundles.iter().flat_map(|(name, bundle)| {
+        bundle.value.entries.iter().filter(named).map(move |entry| format!("bundle {name}: {entry}"))
+    });
+    of_policy.chain(of_bundles).collect()
 }
 
 pub(super) async fn refresh(app: &Arc<App>, tenant: &TenantId, id: &str) -> Answer {

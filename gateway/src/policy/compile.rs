@@ -237,8 +237,11 @@ pub fn reaches(registry: &Registry, policy: &Policy, missing: &Missing, name: &s
     let tool = name.strip_prefix(missing.alias.as_str()).and_then(|t| t.strip_prefix(SEPARATOR)).unwrap_or(name);
     let matches = |entry: &Entry, deny: bool| matches_missing(registry, missing, entry, name, tool, deny);
     let allowed = policy.allow.as_ref().is_none_or(|list| list.iter().any(|entry| matches(entry, false)));
-    let denied = policy.deny.iter().any(|denial| matches(&denial.entry, true))
-        || registry.revoked_entries().any(|entry| matches(entry, true));
+    let bound =
+        |bound: &Bound| matches!(bound, Bound::Tool { server, real } if *server == missing.server.id && real == tool);
+    let denies = |entry: &Entry| matches(entry, true) || names_lost_bundle(registry, entry);
+    let denied = policy.deny.iter().any(|denial| denies(&denial.entry) || denial.bound.iter().any(bound))
+        || registry.revoked_entries().any(denies);
     allowed && !denied && (!policy.read_only || missing.server.trust_annotations)
 }
 

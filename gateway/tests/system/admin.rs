@@ -208,6 +208,10 @@ async fn two_servers_cannot_take_one_alias() {
         .admin(Method::PUT, "tenants/acme/servers/neon_46fb2cad?dry_run=true", json!({"url": upstream.url()}))
         .await;
     assert_eq!(tried.json()["alias"], "neon_46fb", "a dry run tells the name that a server would get");
+    system.put("tenants/acme/bundles/mine", json!(["neon__*", "other__x", "server:a"])).await;
+    let renamed = json!({"url": upstream.url(), "alias": "db"});
+    let tried = system.admin(Method::PUT, "tenants/acme/servers/a?dry_run=true", renamed).await.json();
+    assert_eq!((&tried["renamed_from"], &tried["affected"]), (&json!("neon"), &json!(["bundle mine: neon__*"])));
     assert_eq!(system.admin(Method::GET, "tenants/acme/servers/neon_46fb2cad", Value::Null).await.status, 404);
     let reserved = json!({"description": "d", "input_schema": {"type": "object"}, "http": {"url": "http://x"}});
     assert_eq!(system.admin(Method::PUT, "tenants/acme/tools/tool_call", reserved).await.status, 409);

@@ -173,6 +173,9 @@ async fn progress_is_streamed_under_the_callers_own_token() {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "s__t", "_meta": {"progressToken": 1}}});
         let answer = agent.client.send(Method::POST, "/mcp", &only_json, body.to_string()).await.expect("an answer");
         assert_eq!(answer.headers["content-type"], "application/json");
+        let metrics = system.metrics().await;
+        let line = r#"rollcall_requests_total{method="tools/call",outcome="allowed",surface="mcp"} 4"#;
+        assert!(metrics.contains(line), "each call is on record once, streams too: {metrics}");
         system.stop().await;
     })
     .await;
@@ -215,6 +218,13 @@ async fn a_modern_client_that_goes_away_cancels_and_a_legacy_one_does_not() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert_eq!(legacy.cancelled(), before, "a legacy client that goes away does not cancel");
         until("the deadline ends it", async || legacy.cancelled() > before).await;
+        let line = r#"rollcall_requests_total{method="tools/call",outcome="cancelled",surface="mcp"} 3"#;
+        until("hang-ups are on record", async || system.metrics().await.contains(line)).await;
+        until("what they held is given back", async || {
+            let metrics = system.metrics().await;
+            metrics.contains("rollcall_calls_in_flight 0") && metrics.contains("rollcall_buffered_bytes 0")
+        })
+        .await;
         system.stop().await;
     })
     .await;

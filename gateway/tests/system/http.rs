@@ -260,3 +260,31 @@ async fn requests_are_counted_by_closed_lists_of_labels() {
     assert!(series(&after) <= series(&before) + 2, "names of callers make no series");
     system.stop().await;
 }
+
+#[tokio::test]
+async fn bodies_that_do_not_fit_the_budget_are_refused_before_they_are_read() {
+    let upstream = Upstream::start(Speaks::Modern, &["t"]).await.expect("an upstream");
+    upstream.answers(|_| rollcall_loadtest::upstream::Reply::Hang);
+    let tenants = format!(
+        "{{acme: {{servers: [{{id: s, url: \"{}\", call_timeout: 1s}}], default_policy: {{}}}}}}",
+        upstream.url()
+    );
+    let limits = "limits: {body_bytes: 64KiB, buffered_bytes: 128KiB}";
+    let system = setup(&tenants).more(limits).start().await;
+    let agent = system.agent("acme", "s");
+    agent.names().await;
+    let large = json!({"name": "s__t", "arguments": {"x": "y".repeat(60_000)}});
+    let first = tokio::spawn({
+        let (agent, large) = (agent.clone(), large.clone());
+        async move { agent.client.legacy("/mcp", "tools/call", large).await.expect("an answer").status.as_u16() }
+    });
+    crate::harness::until("the first is under way", async || !upstream.calls().is_empty()).await;
+    let second = agent.client.legacy("/mcp", "tools/call", large.clone()).await.expect("an answer");
+    assert_eq!(second.status, 503, "half of the budget is the most that one tenant holds");
+    assert!(second.headers.contains_key("retry-after"));
+    let small = agent.client.legacy("/mcp", "ping", json!({})).await.expect("an answer");
+    assert_eq!(small.status, 200);
+    assert_eq!(first.await.expect("ended"), 200);
+    assert_eq!(agent.client.legacy("/mcp", "tools/call", large).await.expect("an answer").status, 200, "given back");
+    system.stop().await;
+}

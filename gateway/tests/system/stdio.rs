@@ -181,3 +181,34 @@ async fn a_slow_child_is_cut_at_its_deadline_and_told() {
     .await;
     system.stop().await;
 }
+
+#[tokio::test]
+async fn two_connections_of_one_server_share_a_name_and_outlive_a_broken_pipe() {
+    over_both(async |link| {
+        let logs = [tempfile::NamedTempFile::new().expect("a file"), tempfile::NamedTempFile::new().expect("a file")];
+        let owner = "ue03d5aec0000000000000000000000aa__neon";
+        let server = |id: &str, who: &str, log: &Path| {
+            scripted(&format!("{owner}_{id}"), &format!(", env: {{WHO: {who}, LOG: \"{}\"}}", log.display()))
+        };
+        let servers = [server("46fb2cad6010", "one", logs[0].path()), server("9c1d00aa11bb", "two", logs[1].path())];
+        let system = setup(&tenant(&servers)).link(link).start().await;
+        let agent = system.agent("acme", "s");
+        let delete =
+            async |alias: &str, n: u32| agent.text(&format!("{alias}__delete_function"), json!({"n": n})).await;
+        assert_eq!(delete("neon_46fb", 1).await, r#"deleted by one with {"n": 1}"#);
+        assert_eq!(delete("neon_9c1d", 1).await, r#"deleted by two with {"n": 1}"#);
+        let first = agent.text("neon_46fb__pid", json!({})).await;
+        std::process::Command::new("kill").args(["-9", &first]).status().expect("kill");
+        until("it is gone", async || !is_alive(&first)).await;
+        // The next call meets a dead pipe or a dead connection, and runs on a new child, once.
+        assert_eq!(delete("neon_46fb", 2).await, r#"deleted by one with {"n": 2}"#);
+        assert_eq!(delete("neon_9c1d", 2).await, r#"deleted by two with {"n": 2}"#);
+        for log in &logs {
+            let received = std::fs::read_to_string(log.path()).expect("a log");
+            let calls = received.lines().filter(|line| line.contains(r#""name":"delete_function""#)).count();
+            assert_eq!(calls, 2, "each upstream sees its real name, once a call: {received}");
+        }
+        system.stop().await;
+    })
+    .await;
+}
