@@ -86,14 +86,15 @@ pub(crate) async fn serve(listener: TcpListener, handler: Handler, tasks: Tasks)
             tracing::debug!(%error, "no TCP_NODELAY");
         }
         let (builder, handler, stop) = (builder.clone(), handler.clone(), tasks.stopping().clone());
+        let counting = tasks.clone();
         tasks.spawn("connection", async move {
             let _permit = permit;
             let began = Arc::new(AtomicBool::new(false));
             let seen = began.clone();
             let service = service_fn(move |request| {
                 seen.store(true, Ordering::Relaxed);
-                let work = handler(request);
-                async move { Ok::<_, Infallible>(guard(work).await) }
+                let (work, counting) = (handler(request), counting.clone());
+                async move { Ok::<_, Infallible>(guard(work, &counting).await) }
             });
             let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
             let result = tokio::select! {
@@ -120,10 +121,11 @@ async fn never_began(began: &AtomicBool) {
 }
 
 /// A panic ends one request, not the connection's neighbours.
-async fn guard(work: BoxFuture<'static, Response<Body>>) -> Response<Body> {
+async fn guard(work: BoxFuture<'static, Response<Body>>, tasks: &Tasks) -> Response<Body> {
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(response) => response,
         Err(_) => {
+            tasks.count_panic();
             tracing::error!("a request panicked");
             settle_json(StatusCode::INTERNAL_SERVER_ERROR, plain(&Refusal::Internal))
         }

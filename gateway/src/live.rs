@@ -312,17 +312,6 @@ impl Live {
             _ => ("connecting", Some(2)),
         }
     }
-
-    /// Sessions at hand, for metrics and tests.
-    pub fn sessions(&self) -> u64 {
-        self.slots.run_pending_tasks();
-        self.slots.entry_count()
-    }
-
-    /// Views and rosters in use.
-    pub fn shared(&self) -> (usize, usize) {
-        self.views.live()
-    }
 }
 
 fn slot_key(principal: &Principal) -> [u8; 32] {

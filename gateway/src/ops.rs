@@ -23,7 +23,10 @@ pub(crate) fn handler(app: Arc<App>) -> Handler {
             match path.as_str() {
                 "/livez" => text(StatusCode::OK, PLAIN, "alive\n".to_owned()),
                 "/readyz" => ready(&app).await,
-                "/metrics" => text(StatusCode::OK, "text/plain; version=0.0.4", app.metrics.text()),
+                "/metrics" => {
+                    app.metrics.panics.record(app.tasks.panics(), &[]);
+                    text(StatusCode::OK, "text/plain; version=0.0.4", app.metrics.text())
+                }
                 _ => text(StatusCode::NOT_FOUND, PLAIN, "/livez /readyz /metrics\n".to_owned()),
             }
         }

@@ -47,7 +47,12 @@ impl Tasks {
         }));
     }
 
-    /// Tasks that panicked so far.
+    /// Counts a panic that was caught elsewhere.
+    pub fn count_panic(&self) {
+        self.panics.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Panics so far.
     pub fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }

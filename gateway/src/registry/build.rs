@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rollcall_shared::ids::{Alias, GroupName, ServerId, TenantId};
+use rollcall_shared::ids::{Alias, ServerId, TenantId};
 use rollcall_shared::model::{Entry, Server, Settings};
 use rollcall_shared::tenants::TenantDocs;
 
@@ -133,16 +133,6 @@ impl Registry {
             alias.as_str() == server || s.id.as_str() == server || s.name.as_deref() == Some(server)
         };
         self.segment_of(server).is_some() || self.missing.iter().any(|m| fits(&m.server, &m.alias))
-    }
-
-    pub fn group_of(&self, place: Place) -> Option<&GroupName> {
-        match self.binding(place)? {
-            Binding::Server { server, .. } => server.group.as_ref(),
-            Binding::Platform => {
-                let name = &self.definition(place)?.visible;
-                self.docs.tools.get(&**name)?.value.group.as_ref()
-            }
-        }
     }
 
     /// The name that a former name leads to now: same server, same tool.

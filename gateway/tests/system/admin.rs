@@ -287,6 +287,7 @@ async fn probes_and_metrics_need_no_credentials() {
         let answer = system.ops().send(Method::GET, path, &[], "").await.expect("an answer");
         assert_eq!(answer.status, status, "{path}");
     }
+    assert!(system.metrics().await.contains("rollcall_panics 0"));
     assert_eq!(system.ops().send(Method::POST, "/livez", &[], "").await.expect("an answer").status, 405);
     system.stop().await;
 }

@@ -36,6 +36,8 @@ pub struct Metrics {
     pub shadowed: Gauge<u64>,
     /// Stored documents that could not be read.
     pub broken_documents: Counter<u64>,
+    /// Panics so far: each ended one request or task, and is a defect.
+    pub panics: Gauge<u64>,
     registry: Registry,
     /// Kept alive: instruments go silent when their provider is dropped.
     _provider: SdkMeterProvider,
@@ -78,6 +80,7 @@ impl Metrics {
             listings: meter.u64_counter("rollcall.listings").build(),
             shadowed: meter.u64_gauge("rollcall.shadowed_tools").build(),
             broken_documents: meter.u64_counter("rollcall.store.broken_documents").build(),
+            panics: meter.u64_gauge("rollcall.panics").build(),
             registry,
             _provider: provider,
         })
