@@ -114,11 +114,9 @@ impl<'a> Sets<'a> {
             }
         } else {
             for (_, set, segment) in self.of_kind(kind) {
-                let range = segment.with_prefix(glob.prefix());
-                let start = range.start;
-                for (offset, definition) in segment.definitions().get(range).unwrap_or_default().iter().enumerate() {
-                    if glob.matches(&definition.visible) {
-                        act(set, start + offset);
+                for (local, name) in segment.names_in(segment.with_prefix(glob.prefix())) {
+                    if glob.matches(name) {
+                        act(set, local);
                     }
                 }
             }

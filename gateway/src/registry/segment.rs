@@ -65,6 +65,10 @@ pub struct Segment {
     pub alias: Option<Alias>,
     /// Sorted by visible name.
     definitions: Box<[Definition]>,
+    /// The visible names one after another, and where each ends: a glob over thousands of names reads these, not the
+    /// definitions, which lie all over the memory.
+    names: Box<str>,
+    name_ends: Box<[u32]>,
     /// Local ids in the order that the server sent.
     sent: Box<[u32]>,
     /// Local ids sorted by real name.
@@ -91,6 +95,20 @@ impl Segment {
         let start = self.definitions.partition_point(|d| *d.visible < *prefix);
         let rest = self.definitions.get(start..).unwrap_or_default();
         start..start + rest.partition_point(|d| d.visible.starts_with(prefix))
+    }
+
+    /// Local ids and visible names of a range, in order.
+    pub fn names_in(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &str)> {
+        let mut start = match range.start.checked_sub(1) {
+            Some(before) => self.name_ends.get(before).map_or(0, |end| *end as usize),
+            None => 0,
+        };
+        range.map_while(move |local| {
+            let end = *self.name_ends.get(local)? as usize;
+            let name = self.names.get(start..end)?;
+            start = end;
+            Some((local, name))
+        })
     }
 
     /// The local id of a real name.
@@ -251,6 +269,12 @@ fn assemble(digest: Digest, alias: Option<Alias>, named: Vec<(Parsed, String)>, 
     let mut by_real: Vec<(&str, u32)> = order.iter().zip(0u32..).map(|((_, d), local)| (&*d.real, local)).collect();
     by_real.sort_unstable();
     let by_real = by_real.into_iter().map(|(_, local)| local).collect();
+    let mut names = String::new();
+    let mut name_ends = Vec::with_capacity(order.len());
+    for (_, definition) in &order {
+        names.push_str(&definition.visible);
+        name_ends.push(u32::try_from(names.len()).unwrap_or(u32::MAX));
+    }
     Segment {
         digest,
         kind: EntryKind::Tool,
@@ -258,6 +282,8 @@ fn assemble(digest: Digest, alias: Option<Alias>, named: Vec<(Parsed, String)>, 
         definitions: order.into_iter().map(|(_, d)| d).collect(),
         sent: sent.into_iter().map(|(_, local)| local).collect(),
         by_real,
+        names: names.into(),
+        name_ends: name_ends.into(),
         dropped,
     }
 }
