@@ -52,6 +52,11 @@ async fn steps(
     let forwarded = forward(app, &principal, permit, arguments, caller, record)?;
     drop(forwarded.news);
     let end = forwarded.end.await;
+    let bytes = match &end {
+        Final::Result(bytes) | Final::Error(bytes) => bytes.len(),
+        Final::Failed(_) => 0,
+    };
+    let result = app.load.hold(&principal.tenant, bytes).ok_or(Refusal::Overloaded)?;
     if let Some(server) = forwarded.server {
         match &end {
             Final::Failed(failure) => app.live.note(principal.tenant.clone(), server, failure),
@@ -59,7 +64,7 @@ async fn steps(
         }
     }
     let answer = answer(end, &forwarded.visible, &forwarded.alias, record);
-    Ok(answer.map(|body| body.holding(held)))
+    Ok(answer.map(|body| body.holding((held, result))))
 }
 
 /// The body is the arguments: an object, or nothing.

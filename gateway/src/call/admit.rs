@@ -58,6 +58,40 @@ impl Load {
     }
 }
 
+/// Bytes of a result that are held until they are sent; given back when dropped.
+pub(crate) struct Held {
+    load: Arc<Load>,
+    tenant: Option<Arc<TenantLoad>>,
+    bytes: usize,
+}
+
+impl Load {
+    /// Holds bytes that arrived for a tenant, if they fit the process and the tenant's share of it.
+    pub(crate) fn hold(self: &Arc<Self>, tenant: &TenantId, bytes: usize) -> Option<Held> {
+        let tenant = self.tenants.get(tenant).map(|load| load.clone());
+        if !take(&self.bytes, bytes, self.limits.buffered_bytes) {
+            return None;
+        }
+        let share = (self.limits.buffered_bytes / limits::TENANT_SHARE).max(self.limits.body_bytes);
+        if tenant.as_ref().is_some_and(|tenant| !take(&tenant.bytes, bytes, share)) {
+            self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+            return None;
+        }
+        self.metrics.buffered_bytes.add(i64::try_from(bytes).unwrap_or(i64::MAX), &[]);
+        Some(Held { load: self.clone(), tenant, bytes })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.load.bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+        if let Some(tenant) = &self.tenant {
+            tenant.bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+        }
+        self.load.metrics.buffered_bytes.add(-i64::try_from(self.bytes).unwrap_or(i64::MAX), &[]);
+    }
+}
+
 impl Admitted {
     /// Counts the call on its tenant too.
     pub(super) fn for_tenant(&mut self, tenant: &TenantId) -> Result<(), Refusal> {

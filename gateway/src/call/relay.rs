@@ -22,6 +22,7 @@ use smallvec::{SmallVec, smallvec};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::admit::Held;
 use super::forward::Forwarded;
 use super::record::Record;
 use super::settle;
@@ -158,7 +159,7 @@ struct Running {
 /// The events of a stream: what is ready, then the call as it goes on, then nothing.
 enum Events {
     Running { state: Box<Running>, ready: VecDeque<Bytes> },
-    Ended { ready: VecDeque<Bytes> },
+    Ended { ready: VecDeque<Bytes>, held: Option<Held> },
 }
 
 impl Events {
@@ -174,7 +175,7 @@ impl Events {
                 Some(event) => Some((event, Events::Running { state, ready })),
                 None => Self::go_on(state).await,
             },
-            Events::Ended { mut ready } => ready.pop_front().map(|event| (event, Events::Ended { ready })),
+            Events::Ended { mut ready, held } => ready.pop_front().map(|event| (event, Events::Ended { ready, held })),
         }
     }
 
@@ -196,7 +197,8 @@ impl Events {
                 let answer = answer(&state.context, end);
                 state.recording.ends(answer.verdict, answer.reason);
                 ready.push_back(sse::event(&answer.parts.concat()));
-                ready.pop_front().map(|event| (event, Events::Ended { ready }))
+                let held = answer.held;
+                ready.pop_front().map(|event| (event, Events::Ended { ready, held }))
             }
             // Behind the end, so that a flood of news cannot keep a call past its deadline.
             Some(message) = state.news.recv() => {
@@ -213,7 +215,7 @@ fn json(context: &Facts, end: Final, record: &mut Record) -> Response<Body> {
     let answer = answer(context, end);
     record.verdict = answer.verdict;
     record.reason = answer.reason;
-    let mut response = Response::new(Body::parts(answer.parts));
+    let mut response = Response::new(Body::parts(answer.parts).holding(answer.held));
     *response.status_mut() = answer.status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
@@ -225,6 +227,8 @@ struct Answer {
     status: http::StatusCode,
     verdict: &'static str,
     reason: &'static str,
+    /// The result's share of the byte budget, until it is sent.
+    held: Option<Held>,
 }
 
 fn answer(context: &Facts, end: Final) -> Answer {
@@ -235,12 +239,21 @@ fn answer(context: &Facts, end: Final) -> Answer {
         }
         end @ (Final::Result(_) | Final::Error(_) | Final::Failed(_)) => end,
     };
+    let bytes = match &end {
+        Final::Result(bytes) | Final::Error(bytes) => bytes.len(),
+        Final::Failed(_) => 0,
+    };
     let live = &context.app.live;
     match (&context.server, &end) {
         (Some(server), Final::Failed(failure)) => live.note(context.tenant.clone(), server.clone(), failure),
         (Some(server), Final::Result(_) | Final::Error(_)) => live.note_good(&context.tenant, server),
         (None, _) => {}
     }
+    let held = context.app.load.hold(&context.tenant, bytes);
+    let end = match held {
+        Some(_) => end,
+        None => Final::Failed(Failure::sent(Reason::Overloaded, "the result does not fit the budget").retry_after(1)),
+    };
     let id = &context.reply.id;
     match end {
         Final::Result(result) => {
@@ -248,13 +261,13 @@ fn answer(context: &Facts, end: Final) -> Answer {
             let mut parts: SmallVec<[Bytes; 4]> = smallvec![Bytes::from(head)];
             parts.extend(with_result_type(result, context.reply.era));
             parts.push(Bytes::from_static(b"}"));
-            Answer { parts, status: http::StatusCode::OK, verdict: "allowed", reason: "" }
+            Answer { parts, status: http::StatusCode::OK, verdict: "allowed", reason: "", held }
         }
         Final::Error(error) => {
             let (error, status) = for_caller(error, context.reply.era);
             let head = Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{id},"error":"#));
             let parts = smallvec![head, error, Bytes::from_static(b"}")];
-            Answer { parts, status, verdict: "allowed", reason: "upstream_error" }
+            Answer { parts, status, verdict: "allowed", reason: "upstream_error", held }
         }
         Final::Failed(failure) => {
             let text = recovery::failure_text(&context.visible, &context.alias, &failure);
@@ -264,7 +277,7 @@ fn answer(context: &Facts, end: Final) -> Answer {
                 raw::quote(&text)
             );
             let parts = smallvec![Bytes::from(json)];
-            Answer { parts, status: http::StatusCode::OK, verdict: "failed", reason: failure.reason.label() }
+            Answer { parts, status: http::StatusCode::OK, verdict: "failed", reason: failure.reason.label(), held }
         }
     }
 }

@@ -288,3 +288,24 @@ async fn bodies_that_do_not_fit_the_budget_are_refused_before_they_are_read() {
     assert_eq!(agent.client.legacy("/mcp", "tools/call", large).await.expect("an answer").status, 200, "given back");
     system.stop().await;
 }
+
+#[tokio::test]
+async fn results_that_do_not_fit_the_budget_are_refused_and_what_was_held_is_given_back() {
+    let upstream = Upstream::start(Speaks::Modern, &["t"]).await.expect("an upstream");
+    let result = json!({"content": [{"type": "text", "text": "x".repeat(200_000)}]}).to_string();
+    upstream.answers(move |_| rollcall_loadtest::upstream::Reply::Result(result.clone()));
+    let tenants = format!("{{acme: {{servers: [{{id: s, url: \"{}\"}}], default_policy: {{}}}}}}", upstream.url());
+    let small = setup(&tenants).more("limits: {body_bytes: 64KiB, buffered_bytes: 256KiB}").start().await;
+    let answer = small.agent("acme", "s").call("s__t", json!({})).await;
+    let text = crate::harness::text_of(&answer);
+    assert!(text.contains("(overloaded). The call may have run."), "{text}");
+    small.stop().await;
+    let system = setup(&tenants).more("limits: {body_bytes: 64KiB, buffered_bytes: 512KiB}").start().await;
+    let agent = system.agent("acme", "s");
+    for _ in 0..5 {
+        assert_eq!(agent.text("s__t", json!({})).await.len(), 200_000, "given back each time");
+    }
+    crate::harness::until("nothing is held", async || system.metrics().await.contains("rollcall_buffered_bytes 0"))
+        .await;
+    system.stop().await;
+}
