@@ -48,16 +48,29 @@ impl Glob {
     }
 
     pub fn matches(&self, name: &str) -> bool {
+        let name = name.as_bytes();
         match self.parts.as_slice() {
-            [only] => name == only,
-            [first, last] => name.strip_prefix(first.as_str()).is_some_and(|rest| rest.ends_with(last.as_str())),
-            [first, middle, last] => name
-                .strip_prefix(first.as_str())
-                .and_then(|rest| rest.strip_suffix(last.as_str()))
-                .is_some_and(|rest| rest.contains(middle.as_str())),
+            [only] => name == only.as_bytes(),
+            [first, last] => behind(name, first).is_some_and(|rest| before(rest, last).is_some()),
+            [first, middle, last] => behind(name, first)
+                .and_then(|rest| before(rest, last))
+                .is_some_and(|rest| memchr::memmem::find(rest, middle.as_bytes()).is_some()),
             _ => false,
         }
     }
+}
+
+/// What follows `part` at the start of `name`. Byte by byte: these parts are short or empty, and a call of the library's
+/// comparison for each of thousands of names was four fifths of a glob's cost.
+fn behind<'n>(name: &'n [u8], part: &str) -> Option<&'n [u8]> {
+    let (head, rest) = name.split_at_checked(part.len())?;
+    head.iter().zip(part.as_bytes()).all(|(a, b)| a == b).then_some(rest)
+}
+
+/// What precedes `part` at the end of `name`.
+fn before<'n>(name: &'n [u8], part: &str) -> Option<&'n [u8]> {
+    let (rest, tail) = name.split_at_checked(name.len().checked_sub(part.len())?)?;
+    tail.iter().zip(part.as_bytes()).all(|(a, b)| a == b).then_some(rest)
 }
 
 /// What an entry points at.
