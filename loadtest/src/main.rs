@@ -1,5 +1,7 @@
 //! The program `rollcall-loadtest`: parts of a test bed, to be started by hand.
 
+mod matrix;
+
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -35,12 +37,29 @@ enum Command {
         #[arg(long, default_value_t = 64)]
         result_bytes: usize,
     },
+    /// Real clients against real servers, through Rollcall or direct, as a table of what works.
+    Matrix(matrix::Options),
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Command::Upstream { listen, legacy, tools, latency_ms, result_bytes } = Cli::parse().command;
-    let speaks = if legacy { Speaks::Legacy } else { Speaks::Modern };
+    match Cli::parse().command {
+        Command::Upstream { listen, legacy, tools, latency_ms, result_bytes } => {
+            let speaks = if legacy { Speaks::Legacy } else { Speaks::Modern };
+            upstream(listen, speaks, tools, latency_ms, result_bytes).await
+        }
+        Command::Matrix(options) => match matrix::run(options).await {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => {
+                writeln!(std::io::stderr(), "rollcall-loadtest: {error}").ok();
+                ExitCode::from(69)
+            }
+        },
+    }
+}
+
+async fn upstream(listen: SocketAddr, speaks: Speaks, tools: u32, latency_ms: u64, result_bytes: usize) -> ExitCode {
     let upstream = match Upstream::start_at(listen, speaks, &[]).await {
         Ok(upstream) => upstream,
         Err(error) => {
