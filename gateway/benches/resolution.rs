@@ -17,7 +17,7 @@ use std::sync::Arc;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rollcall_gateway::identity::Issuers;
 use rollcall_gateway::policy::compile;
-use rollcall_gateway::registry::{Registry, Segments};
+use rollcall_gateway::registry::{Listed, Listing, Registry, Segments};
 use rollcall_gateway::surface::list::Lists;
 use rollcall_gateway::surface::spec::SpecCache;
 use rollcall_gateway::view::{Sight, Views};
@@ -26,8 +26,9 @@ use rollcall_loadtest::issuer::Issuer;
 use rollcall_shared::config::{Config, Environment};
 use rollcall_shared::document::{Problems, from_json};
 use rollcall_shared::ids::{Alias, ServerId, TenantId};
+use rollcall_shared::mcp::era::Era;
 use rollcall_shared::model::tenant::{Allotment, Allotted};
-use rollcall_shared::model::{Catalog, Policy};
+use rollcall_shared::model::{Catalog, EntryKind, Policy};
 use rollcall_shared::task::Tasks;
 use rollcall_shared::telemetry::Metrics;
 use rollcall_shared::tenants::{Owned, Owner, TenantDocs};
@@ -85,7 +86,9 @@ impl Bed {
         let segments: BTreeMap<_, _> = self
             .catalogs
             .iter()
-            .map(|(id, alias, catalog, digest)| (id.clone(), self.segments.tools(alias, 64, id, catalog, digest)))
+            .map(|(id, alias, catalog, digest)| {
+                (id.clone(), listed(self.segments.listing(alias, 64, id, catalog, digest)))
+            })
             .collect();
         let tenant = TenantId::parse("acme").expect("an id");
         Arc::new(Registry::new(tenant, self.docs.clone(), &segments, &self.segments, |list| self.views.roster(list)))
@@ -94,6 +97,10 @@ impl Bed {
     fn sight(&self, rules: &str) -> Sight {
         self.views.sight(self.registry(), Arc::new(policy(rules)), &BTreeSet::new())
     }
+}
+
+fn listed(listing: Arc<Listing>) -> Listed {
+    Listed { listing, era: Era::Modern }
 }
 
 fn policy(rules: &str) -> Policy {
@@ -157,7 +164,9 @@ fn build(c: &mut Criterion) {
             let segments: BTreeMap<_, _> = bed
                 .catalogs
                 .iter()
-                .map(|(id, alias, catalog, digest)| (id.clone(), fresh.segments.tools(alias, 64, id, catalog, digest)))
+                .map(|(id, alias, catalog, digest)| {
+                    (id.clone(), listed(fresh.segments.listing(alias, 64, id, catalog, digest)))
+                })
                 .collect();
             let tenant = TenantId::parse("acme").expect("an id");
             Registry::new(tenant, fresh.docs.clone(), &segments, &fresh.segments, |list| fresh.views.roster(list))
@@ -228,13 +237,15 @@ fn list(c: &mut Criterion) {
         let bed = Bed::new(tools);
         let sight = bed.sight("{}");
         let kept = Lists::default();
-        let bytes: usize = kept.of(&sight.view).pages.iter().map(bytes::Bytes::len).sum();
+        let bytes: usize = kept.of(&sight.view, EntryKind::Tool).pages.iter().map(bytes::Bytes::len).sum();
         group.throughput(Throughput::Bytes(bytes as u64));
-        group.bench_function(BenchmarkId::new("known view", tools), |b| b.iter(|| kept.of(&sight.view).pages.len()));
-        group.bench_function(BenchmarkId::new("first time", tools), |b| {
-            b.iter(|| Lists::default().of(&sight.view).pages.len());
+        group.bench_function(BenchmarkId::new("known view", tools), |b| {
+            b.iter(|| kept.of(&sight.view, EntryKind::Tool).pages.len())
         });
-        let copy = kept.of(&sight.view);
+        group.bench_function(BenchmarkId::new("first time", tools), |b| {
+            b.iter(|| Lists::default().of(&sight.view, EntryKind::Tool).pages.len());
+        });
+        let copy = kept.of(&sight.view, EntryKind::Tool);
         group.bench_function(BenchmarkId::new("copy of the same bytes", tools), |b| {
             b.iter(|| copy.pages.iter().map(|page| black_box(page.to_vec()).len()).sum::<usize>());
         });

@@ -17,10 +17,11 @@ use url::Url;
 
 use crate::admin;
 use crate::call::{Audit, Load};
+use crate::handle::Seals;
 use crate::http;
 use crate::identity::Issuers;
 use crate::live::Live;
-use crate::mcp::LegacyCalls;
+use crate::mcp::listen::Standing;
 use crate::ops;
 use crate::registry::enrol::{EnrolError, enrol};
 use crate::surface::list::Lists;
@@ -38,7 +39,8 @@ pub struct App {
     pub(crate) lists: Lists,
     pub(crate) specs: SpecCache,
     pub(crate) audit: Audit,
-    pub(crate) legacy_calls: Arc<LegacyCalls>,
+    pub(crate) seals: Seals,
+    pub(crate) standing: Standing,
     pub(crate) admin: Option<Admin>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tasks: Tasks,
@@ -159,7 +161,8 @@ impl Gateway {
             lists: Lists::default(),
             specs: SpecCache::new(metrics.clone()),
             audit: Audit::start(metrics.clone(), &tasks),
-            legacy_calls: Arc::default(),
+            seals: Seals::new(&config.keys.sealing),
+            standing: Standing::default(),
             admin: config.admin,
             metrics,
             tasks: tasks.clone(),

@@ -10,11 +10,12 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use rollcall_shared::mcp::era::Era;
 use rollcall_shared::mcp::raw;
-use rollcall_shared::wire::{Caller, Failure, Final, Reason};
+use rollcall_shared::wire::{Caller, Failure, Final, Member, Method, Params, Reason};
 
 use crate::app::App;
 use crate::body::Body;
-use crate::call::forward::forward;
+use crate::call::answer::{end_bytes, note};
+use crate::call::forward::{self as call, forward};
 use crate::call::settle::{Recording, refuse_plainly, settle};
 use crate::call::{Record, admit, authenticate, budget, settle_json};
 use crate::http::ToolAddress;
@@ -49,20 +50,21 @@ async fn steps(
     let permit = sight.resolve_one(&address.name, &availability).map_err(Refusal::Tools)?;
     // Such a caller hears no notifications, and going away cancels its call.
     let caller = Caller { era: Some(Era::Modern), ..Caller::default() };
-    let forwarded = forward(app, &principal, permit, arguments, caller, record)?;
+    let real = permit.definition().real.to_string();
+    let mut params = Params::default();
+    params.push(Member::Name, raw::quote(&real));
+    if let Some(arguments) = &arguments {
+        params.push(Member::Arguments, arguments.clone());
+    }
+    let text = arguments.as_deref().and_then(|arguments| std::str::from_utf8(arguments).ok());
+    let mirrored = permit.definition().headers.iter();
+    let headers = mirrored.filter_map(|header| Some((header.name.clone(), header.value(text)?))).collect();
+    let request = call::Request { method: Method::CallTool, name: Some(real), params, headers, resumes: None };
+    let forwarded = forward(app, &principal, permit, request, caller, record)?;
     drop(forwarded.news);
     let end = forwarded.end.await;
-    let bytes = match &end {
-        Final::Result(bytes) | Final::Error(bytes) => bytes.len(),
-        Final::Failed(_) => 0,
-    };
-    let result = app.load.hold(&principal.tenant, bytes).ok_or(Refusal::Overloaded)?;
-    if let Some(server) = forwarded.server {
-        match &end {
-            Final::Failed(failure) => app.live.note(principal.tenant.clone(), server, failure),
-            Final::Result(_) | Final::Error(_) => app.live.note_good(&principal.tenant, &server),
-        }
-    }
+    let result = app.load.hold(&principal.tenant, end_bytes(&end)).ok_or(Refusal::Overloaded)?;
+    note(app, &principal.tenant, forwarded.server.as_ref(), &end);
     let answer = answer(end, &forwarded.visible, &forwarded.alias, record);
     Ok(answer.map(|body| body.holding((held, result))))
 }
@@ -93,7 +95,10 @@ fn answer(end: Final, visible: &str, alias: &str, record: &mut Record) -> Respon
             *response.body_mut() = Body::parts([Bytes::from_static(head), result, Bytes::from_static(b"}")]);
             response
         }
-        Final::Result(_) => failed(&Failure::sent(Reason::BadAnswer, ""), visible, alias, record),
+        // Such a caller declares nothing that it can be asked for.
+        Final::Result(_) | Final::Parked { .. } => {
+            failed(&Failure::sent(Reason::BadAnswer, ""), visible, alias, record)
+        }
         Final::Error(error) => {
             record.reason = "upstream_error";
             let mut response = settle_json(StatusCode::UNPROCESSABLE_ENTITY, String::new());

@@ -8,6 +8,7 @@
 //! `resolve` makes a `Permit`, and the spec cache and `forward` take nothing but a `Permit`.
 
 pub(crate) mod admit;
+pub(crate) mod answer;
 pub(crate) mod authenticate;
 pub(crate) mod budget;
 pub(crate) mod decode;
@@ -44,6 +45,21 @@ pub(crate) async fn serve(app: &Arc<App>, endpoint: &Endpoint, request: Request<
     answer
 }
 
+/// Serves a GET or a DELETE of an MCP endpoint: the legacy eras have streams and sessions of their own.
+pub(crate) async fn serve_legacy(app: &Arc<App>, endpoint: &Endpoint, request: Request<Incoming>) -> Response<Body> {
+    let answer = match *request.method() {
+        http::Method::GET => mcp::listen::get(app, endpoint, &request).await,
+        _ => mcp::session::delete(app, endpoint, &request).await,
+    };
+    answer.unwrap_or_else(|refusal| {
+        let mut recording = settle::Recording::new(app.clone(), Record::open("mcp"));
+        let refused = decode::Misread { era: rollcall_shared::mcp::era::Era::Legacy, ..refusal.into() };
+        let mut answer = settle::refuse(app, endpoint, recording.record(), refused);
+        settle::settle(recording, &mut answer);
+        answer
+    })
+}
+
 async fn steps(
     app: &Arc<App>,
     endpoint: &Endpoint,
@@ -54,10 +70,14 @@ async fn steps(
     let principal = authenticate::authenticate(app, endpoint, request.headers()).await?;
     record.is_of(&principal);
     let (head, body, held) = budget::read(app, admitted, &principal, request).await?;
+    if mcp::is_batch(&body, &head.headers) {
+        let sight = app.live.sight(&principal).await?;
+        return mcp::serve_batch(app, endpoint, &principal, &head.headers, &body, &sight).await;
+    }
     let message = decode::decode(&body, &head.headers)?;
     record.asks(&message);
     let sight = app.live.sight(&principal).await.map_err(|refusal| message.misread(refusal))?;
-    // A `tools/call` goes on to resolve → forward → relay; the other methods are answered from the view.
-    let parts = mcp::Parts { app, endpoint, principal: &principal, body: &body };
+    // What an upstream answers goes on to resolve → forward → relay; the rest is answered from the view.
+    let parts = mcp::Parts { app, endpoint, principal: &principal, headers: &head.headers, body: &body };
     mcp::answer(parts, sight, &message, held, record).await.map_err(|refusal| message.misread(refusal))
 }

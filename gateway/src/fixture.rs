@@ -6,12 +6,13 @@ use std::sync::Arc;
 use rollcall_shared::config::{Config, Environment};
 use rollcall_shared::document::{Problems, from_json};
 use rollcall_shared::ids::{ServerId, TenantId};
+use rollcall_shared::mcp::era::Era;
 use rollcall_shared::model::{Catalog, Policy, Settings};
 use rollcall_shared::tenants::{Owned, Owner, TenantDocs};
 use serde_json::value::RawValue;
 
 use crate::registry::naming::{Newcomer, allot};
-use crate::registry::{Registry, Segment, Segments};
+use crate::registry::{Listed, Registry, Segments};
 use crate::view::{Sight, Views};
 
 /// A tenant under construction.
@@ -20,7 +21,7 @@ pub(crate) struct Fixture {
     pub(crate) docs: TenantDocs,
     pub(crate) segments: Segments,
     pub(crate) views: Views,
-    catalogs: BTreeMap<ServerId, Arc<Segment>>,
+    catalogs: BTreeMap<ServerId, Listed>,
 }
 
 pub(crate) fn policy(json: &str) -> Policy {
@@ -78,20 +79,18 @@ impl Fixture {
     }
 
     /// Gives a server a catalog: each tool as JSON, or just its name.
-    pub(crate) fn catalog(mut self, server: &str, tools: &[&str]) -> Self {
+    pub(crate) fn catalog(self, server: &str, tools: &[&str]) -> Self {
+        let named = |t: &&str| if t.starts_with('{') { (*t).to_owned() } else { format!(r#"{{"name":"{t}"}}"#) };
+        self.listing(server, Catalog { tools: raw_values(tools.iter().map(named)), ..Catalog::default() })
+    }
+
+    /// Gives a server a catalog of all kinds.
+    pub(crate) fn listing(mut self, server: &str, catalog: Catalog) -> Self {
         let id = ServerId::parse(server).expect("an id");
-        let tools = tools
-            .iter()
-            .map(|t| {
-                let json = if t.starts_with('{') { (*t).to_owned() } else { format!(r#"{{"name":"{t}"}}"#) };
-                RawValue::from_string(json).expect("JSON")
-            })
-            .collect();
-        let catalog = Catalog { tools, ..Catalog::default() };
         let digest = catalog.pack().expect("packed").0;
         let alias = &self.docs.allotment.servers.get(&id).expect("an alias").alias;
-        let segment = self.segments.tools(alias, self.docs.settings.name_budget, &id, &catalog, &digest);
-        self.catalogs.insert(id, segment);
+        let listing = self.segments.listing(alias, self.docs.settings.name_budget, &id, &catalog, &digest);
+        self.catalogs.insert(id, Listed { listing, era: Era::Modern });
         self
     }
 
@@ -110,6 +109,10 @@ impl Fixture {
         let scopes: BTreeSet<String> = scopes.iter().map(|s| (*s).to_owned()).collect();
         self.views.sight(self.registry(), Arc::new(policy), &scopes)
     }
+}
+
+pub(crate) fn raw_values(texts: impl Iterator<Item = String>) -> Vec<Box<RawValue>> {
+    texts.map(|text| RawValue::from_string(text).expect("JSON")).collect()
 }
 
 /// The names of a view, bridge tools apart.

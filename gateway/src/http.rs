@@ -219,8 +219,9 @@ async fn route(app: &Arc<App>, request: Request<Incoming>) -> Response<Body> {
     let Some(endpoint) = Endpoint::parse(path) else { return refused(app, &Refusal::NotFound) };
     match *request.method() {
         Method::POST => call::serve(app, &endpoint, request).await,
+        Method::GET | Method::DELETE => call::serve_legacy(app, &endpoint, request).await,
         Method::OPTIONS => preflight(app, request.headers()),
-        _ => refused(app, &Refusal::Method("POST")),
+        _ => refused(app, &Refusal::Method("POST, GET, DELETE")),
     }
 }
 
@@ -264,7 +265,7 @@ fn preflight(app: &App, headers: &HeaderMap) -> Response<Body> {
     let allow = "authorization, content-type, accept, mcp-protocol-version, mcp-method, mcp-name, mcp-session-id, \
                  last-event-id, traceparent";
     let headers = response.headers_mut();
-    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("POST, OPTIONS"));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("POST, GET, DELETE, OPTIONS"));
     headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allow));
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
     response

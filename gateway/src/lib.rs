@@ -19,6 +19,7 @@ mod admin;
 mod body;
 mod bridge;
 mod call;
+mod handle;
 mod http;
 mod mcp;
 mod ops;

@@ -20,13 +20,15 @@ use rollcall_shared::store::StoreError;
 use rollcall_shared::task::Tasks;
 use rollcall_shared::telemetry::Metrics;
 use rollcall_shared::tenants::{StoredSession, Tenant, TenantDocs, Tenants};
-use rollcall_shared::wire::{Failure, Reason, WorkerLink};
+use rollcall_shared::wire::{
+    CallId, Caller, Envelope, Failure, Final, Head, Interim, Op, Params, Reason, TraceContext, WorkerLink,
+};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::identity::Principal;
 use crate::refusal::Refusal;
-use crate::registry::{Registry, Segment, Segments};
+use crate::registry::{Listed, Registry, Segments};
 use crate::view::{Sight, Views};
 
 /// What is known of a server's availability; an overlay that changes no list.
@@ -184,7 +186,7 @@ impl Live {
         if let Some(cause) = &docs.broken {
             return Err(Refusal::TenantBroken(cause.clone()));
         }
-        let mut catalogs: BTreeMap<ServerId, Arc<Segment>> = BTreeMap::new();
+        let mut catalogs: BTreeMap<ServerId, Listed> = BTreeMap::new();
         for (id, pointer) in &docs.catalogs {
             if docs.servers.get(id).is_none_or(|s| s.value.fingerprint() != pointer.of) {
                 continue; // of the server that stood here before
@@ -194,8 +196,9 @@ impl Live {
                 continue;
             };
             let budget = docs.settings.name_budget;
-            if let Some(segment) = self.segments.find_tools(&allotted.alias, budget, &digest) {
-                catalogs.insert(id.clone(), segment);
+            let era = pointer.era;
+            if let Some(listing) = self.segments.find(&allotted.alias, budget, &digest) {
+                catalogs.insert(id.clone(), Listed { listing, era });
                 continue;
             }
             let blob = self.tenants.documents().get_blob(&digest).await.map_err(|e| store_refusal(&e))?;
@@ -203,8 +206,8 @@ impl Live {
             let Some(blob) = blob else { continue };
             match Catalog::unpack(&blob, &digest) {
                 Ok(catalog) => {
-                    let segment = self.segments.tools(&allotted.alias, budget, id, &catalog, &digest);
-                    catalogs.insert(id.clone(), segment);
+                    let listing = self.segments.listing(&allotted.alias, budget, id, &catalog, &digest);
+                    catalogs.insert(id.clone(), Listed { listing, era });
                 }
                 Err(error) => tracing::error!(server = %id, %error, "a stored catalog cannot be read"),
             }
@@ -234,17 +237,7 @@ impl Live {
     }
 
     async fn ask(self: &Arc<Self>, tenant: TenantId, server: ServerId) -> bool {
-        let refreshed = self.link.refresh(tenant.clone(), server.clone()).await;
-        match refreshed {
-            Ok(()) => {
-                self.trouble.remove(&(tenant, server));
-                true
-            }
-            Err(failure) => {
-                self.note(tenant, server, &failure);
-                false
-            }
-        }
+        self.refresh(&tenant, &server).await.is_ok()
     }
 
     /// Asks a server for its first catalog, again and again, until it has one or is configured no more.
@@ -282,7 +275,19 @@ impl Live {
 
     /// Lists a server anew, for whoever registered it or asks for it.
     pub async fn refresh(self: &Arc<Self>, tenant: &TenantId, server: &ServerId) -> Result<(), Failure> {
-        let refreshed = self.link.refresh(tenant.clone(), server.clone()).await;
+        let head = Head {
+            tenant: tenant.clone(),
+            op: Op::Refresh { server: server.clone() },
+            call: CallId::fresh(),
+            session: String::new(),
+            deadline_ms: u64::try_from(limits::LISTING_TIMEOUT.as_millis()).unwrap_or(u64::MAX),
+            trace: TraceContext::fresh(),
+            caller: Caller::default(),
+        };
+        let refreshed = match self.link.send(Envelope { head, params: Params::default() }, Interim::none()).await {
+            Final::Failed(failure) => Err(failure),
+            Final::Result(_) | Final::Error(_) | Final::Parked { .. } => Ok(()),
+        };
         match &refreshed {
             Ok(()) => drop(self.trouble.remove(&(tenant.clone(), server.clone()))),
             Err(failure) => self.note(tenant.clone(), server.clone(), failure),

@@ -47,6 +47,12 @@ pub enum Refusal {
     Tools(Box<Refused>),
     /// `/servers/{server}/mcp` for a server that the tenant does not have.
     NoSuchServer,
+    /// The legacy session is unknown here, of somebody else, or over.
+    NoSuchSession,
+    /// No resource of this URI for this caller.
+    NoSuchResource(String),
+    /// What the caller must declare, as a JSON object of capabilities.
+    MissingCapability(String),
     TenantBroken(String),
     /// The keys of the token's issuer cannot be had now.
     KeysUnavailable,
@@ -62,7 +68,7 @@ impl Refusal {
         match self {
             Refusal::Host => 421,
             Refusal::Origin | Refusal::OtherTenant | Refusal::UnknownTenant => 403,
-            Refusal::NotFound | Refusal::NoSuchServer => 404,
+            Refusal::NotFound | Refusal::NoSuchServer | Refusal::NoSuchSession => 404,
             Refusal::Method(_) => 405,
             Refusal::MediaType => 415,
             Refusal::NotAcceptable => 406,
@@ -76,7 +82,8 @@ impl Refusal {
             | Refusal::Version(_) => 400,
             Refusal::Unauthenticated { .. } => 401,
             Refusal::MethodNotFound(_) => modern(404),
-            Refusal::InvalidParams(_) | Refusal::Tools(_) => 200,
+            Refusal::MissingCapability(_) => modern(400),
+            Refusal::InvalidParams(_) | Refusal::Tools(_) | Refusal::NoSuchResource(_) => 200,
             Refusal::Overloaded | Refusal::TenantBroken(_) | Refusal::KeysUnavailable | Refusal::StoreUnavailable => {
                 503
             }
@@ -85,14 +92,18 @@ impl Refusal {
     }
 
     /// The JSON-RPC code of refusals that are answers to a message.
-    pub fn code(&self) -> Option<i32> {
+    pub fn code(&self, era: Era) -> Option<i32> {
         match self {
             Refusal::Parse(_) => Some(code::PARSE),
-            Refusal::InvalidRequest(_) => Some(code::INVALID_REQUEST),
+            Refusal::InvalidRequest(_) | Refusal::NoSuchSession => Some(code::INVALID_REQUEST),
+            Refusal::NoSuchResource(_) if era == Era::Legacy => Some(code::RESOURCE_NOT_FOUND),
+            Refusal::MissingCapability(_) => Some(code::MISSING_CAPABILITY),
             Refusal::HeaderMismatch(_) => Some(code::HEADER_MISMATCH),
             Refusal::Version(_) => Some(code::UNSUPPORTED_VERSION),
             Refusal::MethodNotFound(_) => Some(code::METHOD_NOT_FOUND),
-            Refusal::Meta(_) | Refusal::InvalidParams(_) | Refusal::Tools(_) => Some(code::INVALID_PARAMS),
+            Refusal::Meta(_) | Refusal::InvalidParams(_) | Refusal::Tools(_) | Refusal::NoSuchResource(_) => {
+                Some(code::INVALID_PARAMS)
+            }
             Refusal::Internal => Some(code::INTERNAL),
             Refusal::Host
             | Refusal::Origin
@@ -147,6 +158,9 @@ impl Refusal {
                 }
             }
             Refusal::NoSuchServer => "no_such_server",
+            Refusal::NoSuchSession => "no_such_session",
+            Refusal::NoSuchResource(_) => "no_such_resource",
+            Refusal::MissingCapability(_) => "missing_capability",
             Refusal::TenantBroken(_) => "tenant_broken",
             Refusal::KeysUnavailable => "keys_unavailable",
             Refusal::StoreUnavailable => "store_unavailable",
@@ -177,6 +191,9 @@ impl Refusal {
             Refusal::MethodNotFound(method) => format!("method {method:?} is not offered"),
             Refusal::Tools(refused) => refused.message.clone(),
             Refusal::NoSuchServer => "this tenant has no such server".to_owned(),
+            Refusal::NoSuchSession => "this session is unknown here or over: initialize again".to_owned(),
+            Refusal::NoSuchResource(uri) => format!("there is no resource {uri} for this session"),
+            Refusal::MissingCapability(_) => "this needs a capability that the request does not declare".to_owned(),
             Refusal::TenantBroken(cause) => format!("the tenant's configuration contradicts itself: {cause}"),
             Refusal::KeysUnavailable => "the issuer's keys cannot be had now".to_owned(),
             Refusal::StoreUnavailable => "the store cannot be asked now".to_owned(),
@@ -188,6 +205,12 @@ impl Refusal {
     pub fn data(&self) -> Option<String> {
         if let Refusal::Tools(refused) = self {
             return Some(refused.to_json());
+        }
+        if let Refusal::NoSuchResource(uri) = self {
+            return Some(format!(r#"{{"uri":{}}}"#, raw::quote(uri)));
+        }
+        if let Refusal::MissingCapability(required) = self {
+            return Some(format!(r#"{{"requiredCapabilities":{required}}}"#));
         }
         if let Refusal::Version(asked) = self {
             let supported = serde_json::to_string(&REVISIONS).unwrap_or_default();

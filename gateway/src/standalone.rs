@@ -98,5 +98,5 @@ async fn over_socket(worker: &Worker, tasks: &Tasks) -> Result<Arc<dyn WorkerLin
         half.copy_from_slice(&rollcall_shared::digest::random());
     }
     tasks.spawn("worker", serve_link(listener, Arc::new(worker.clone()), key, tasks.clone()));
-    Ok(Arc::new(RemoteLink::new(bound, key)))
+    Ok(Arc::new(RemoteLink::new(bound, key, worker.incarnation())))
 }

@@ -126,6 +126,39 @@ pub const INTERIM_QUEUE: usize = 64;
 /// A call that has no answer yet becomes a stream after this, and then carries a comment this often: idle connections are cut from 60 s on.
 pub const STREAM_AFTER: Duration = Duration::from_secs(5);
 pub const STREAM_COMMENT: Duration = Duration::from_secs(15);
+/// A legacy session's call becomes a stream sooner: from then on a broken connection loses nothing.
+pub const RESUMABLE_AFTER: Duration = Duration::from_millis(100);
+/// After which a client is told to come back to a stream that broke (`retry`).
+pub const STREAM_RETRY: Duration = Duration::from_millis(1000);
+/// Standing streams (GET, `subscriptions/listen`) of one tenant on one node, and the resources that one names.
+pub const STANDING_STREAMS: usize = 10_000;
+pub const SUBSCRIPTIONS: usize = 256;
+/// A legacy transport session, from `initialize` on; its client then opens another.
+pub const MCP_SESSION_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// What such sessions remember, kept at hand.
+pub const MCP_SESSIONS_AT_HAND: u64 = 200_000;
+/// Bytes of capabilities that travel inside a session's id; what is larger is cut to the known ones.
+pub const SESSION_CAPABILITIES_BYTES: usize = 2 << 10;
+/// A call that waits for its caller's input, and how many of one tenant may.
+pub const PARKED_FOR: Duration = Duration::from_secs(600);
+pub const PARKED_PER_TENANT: usize = 200;
+/// Rounds of input that one call may ask for, and requests in one round.
+pub const INPUT_ROUNDS: u32 = 32;
+pub const INPUT_REQUESTS: usize = 16;
+/// A `requestState` of an upstream that is carried to a caller and back, and how long it is good for.
+pub const REQUEST_STATE_BYTES: usize = 64 << 10;
+pub const REQUEST_STATE_LIFETIME: Duration = Duration::from_secs(3600);
+/// A task's handle. Servers keep tasks for minutes to hours.
+pub const TASK_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
+/// What was told in a call with a legacy session, kept for a client whose stream broke: messages, and how long after
+/// the end; and the bytes of all that ended.
+pub const REPLAYED_MESSAGES: usize = 64;
+pub const REPLAYED_FOR: Duration = Duration::from_secs(60);
+pub const REPLAYED_BYTES: u64 = 64 << 20;
+/// Messages of one batch (2025-03-26).
+pub const BATCH: usize = 64;
+/// Listeners to one upstream's updates that lag further behind than this lose some.
+pub const UPDATES_QUEUE: usize = 256;
 /// How long the first list of a tenant waits for servers that never listed anything.
 pub const FIRST_LISTING_WAIT: Duration = Duration::from_secs(5);
 

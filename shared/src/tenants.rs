@@ -6,6 +6,7 @@
 //! one it is absent, which can only narrow what is allowed.
 
 mod documents;
+mod mcp_sessions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +18,9 @@ use tokio::sync::{Mutex, watch};
 use crate::config::FileTenant;
 use crate::ids::{BundleName, PlatformName, ServerId, TenantId};
 use crate::limits;
-use crate::model::{Allotment, Bundle, CatalogPointer, Entry, PlatformTool, Server, SessionPolicy, Settings};
+use crate::model::{
+    Allotment, Bundle, CatalogPointer, Entry, McpSession, PlatformTool, Server, SessionPolicy, Settings,
+};
 use crate::store::{Changes, Documents, Key, Kind, PARTITIONS, StoreError, partition};
 use crate::task::Tasks;
 use crate::telemetry::Metrics;
@@ -104,6 +107,7 @@ pub struct Tenants {
     documents: Arc<dyn Documents>,
     file: BTreeMap<TenantId, FileTenant>,
     at_hand: moka::future::Cache<TenantId, Arc<Tenant>>,
+    mcp_sessions: mcp_sessions::Remembered,
     applied: [AtomicU64; PARTITIONS],
     progress: watch::Sender<u64>,
     metrics: Arc<Metrics>,
@@ -125,7 +129,8 @@ impl Tenants {
             .eviction_listener(|_, tenant: Arc<Tenant>, _| tenant.generation.store(EVICTED, Ordering::Release))
             .build();
         let applied = std::array::from_fn(|p| AtomicU64::new(documents.versions().newest(p)));
-        Arc::new(Self { documents, file, at_hand, applied, progress: watch::Sender::new(0), metrics })
+        let (mcp_sessions, progress) = (mcp_sessions::Remembered::default(), watch::Sender::new(0));
+        Arc::new(Self { documents, file, at_hand, mcp_sessions, applied, progress, metrics })
     }
 
     pub fn documents(&self) -> &Arc<dyn Documents> {
@@ -213,6 +218,17 @@ impl Tenants {
         Ok(StoredSession { policy, revoked: revoked.is_some() })
     }
 
+    /// What a legacy transport session remembers, by its number; from memory where it is known.
+    pub async fn mcp_session(&self, tenant: &TenantId, id: &str) -> Result<Arc<McpSession>, StoreError> {
+        let key = Key::new(tenant, Kind::McpSession, id);
+        self.mcp_sessions.get(self, key).await
+    }
+
+    /// Ticks with each batch of changes that was applied, whosever they are.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.progress.subscribe()
+    }
+
     /// Follows the store's versions until the program drains.
     pub fn follow(self: &Arc<Self>, tasks: &Tasks) {
         let tenants = self.clone();
@@ -263,6 +279,7 @@ impl Tenants {
             Changes::Since(changes) => {
                 let mut by_tenant: BTreeMap<TenantId, BTreeSet<Key>> = BTreeMap::new();
                 for (_, key) in changes {
+                    self.mcp_sessions.forget(&key);
                     by_tenant.entry(key.tenant.clone()).or_default().insert(key);
                 }
                 for (id, keys) in by_tenant {
@@ -272,6 +289,7 @@ impl Tenants {
                 }
             }
             Changes::Gap => {
+                self.mcp_sessions.forget_all();
                 // Whatever is at hand of this partition may be old: let it be loaded anew.
                 let of_partition = |id: &TenantId| partition(id) == index;
                 let old: Vec<TenantId> =
@@ -298,7 +316,10 @@ impl Tenants {
         if let Some(docs) = docs {
             tenant.docs.store(Arc::new(docs));
         }
-        tenant.raise();
+        // What a transport session remembers changes nobody's view.
+        if keys.iter().any(|key| key.kind != Kind::McpSession) {
+            tenant.raise();
+        }
         if gone {
             // A tenant without settings is none; whoever holds it finds that out by its generation.
             self.at_hand.invalidate(&tenant.id).await;

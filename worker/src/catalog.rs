@@ -12,7 +12,8 @@ use futures_util::future::{BoxFuture, Shared as SharedFuture};
 use rollcall_shared::clock::unix_s;
 use rollcall_shared::ids::{ServerId, TenantId};
 use rollcall_shared::limits;
-use rollcall_shared::mcp::raw;
+use rollcall_shared::mcp::era::Era;
+use rollcall_shared::mcp::{param_headers, raw};
 use rollcall_shared::model::{Catalog, CatalogPointer, Server};
 use rollcall_shared::store::{self, Expect, Key, Kind, Write};
 use rollcall_shared::telemetry::label;
@@ -22,8 +23,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use crate::call::finish_report;
-use crate::upstream::message::own_params;
-use crate::upstream::{Broken, Connection, Deaf, Outgoing};
+use crate::upstream::{Broken, Connection};
 use crate::worker::Shared;
 
 type Listing = SharedFuture<BoxFuture<'static, Result<(), Failure>>>;
@@ -160,11 +160,11 @@ async fn list(shared: &Arc<Shared>, tenant: &TenantId, id: &ServerId) -> Result<
     let docs = at_hand.docs();
     let server = docs.servers.get(id).ok_or_else(gone)?;
     let mut attempts = 0;
-    let (tools, era) = loop {
+    let (catalog, era) = loop {
         attempts += 1;
         let borrowed = shared.pool.borrow(shared, tenant, server, "").await?;
-        match all_tools(borrowed.connection()).await {
-            Ok(tools) => break (tools, borrowed.connection().era()),
+        match everything(borrowed.connection()).await {
+            Ok(catalog) => break (catalog, borrowed.connection().era()),
             Err(Broken::Failed(failure)) => return Err(failure),
             Err(Broken::Unsent(failure)) if attempts > 1 => return Err(failure),
             Err(Broken::LostSession) if attempts > 1 => {
@@ -173,7 +173,6 @@ async fn list(shared: &Arc<Shared>, tenant: &TenantId, id: &ServerId) -> Result<
             Err(Broken::Unsent(_) | Broken::LostSession) => borrowed.discard(shared),
         }
     };
-    let catalog = Catalog { tools, ..Catalog::default() };
     let (digest, packed) = catalog.pack().map_err(|e| Failure::unsent(Reason::BadAnswer, e.to_string()))?;
     let of = server.value.fingerprint();
     let pointer = CatalogPointer { digest: digest.to_string(), era, listed_at: unix_s(), of };
@@ -202,38 +201,83 @@ async fn list(shared: &Arc<Shared>, tenant: &TenantId, id: &ServerId) -> Result<
     Ok(true)
 }
 
-/// All pages, or a failure: a part of a listing is no listing.
-async fn all_tools(connection: &Connection) -> Result<Vec<Box<RawValue>>, Broken> {
-    let bad = |detail: String| Broken::Failed(Failure::unsent(Reason::BadAnswer, format!("tools/list: {detail}")));
-    if !connection.offers_tools() {
-        return Ok(Vec::new());
-    }
-    let mut tools = Vec::new();
+/// All that the server lists, and what it says of itself.
+async fn everything(connection: &Connection) -> Result<Catalog, Broken> {
+    let peer = connection.peer();
     let mut bytes = 0;
+    let mut tools = if peer.offers("tools") {
+        all(connection, "tools/list", "tools", &mut bytes).await?.map_err(|error| Broken::Failed(bad_answer(error)))?
+    } else {
+        Vec::new()
+    };
+    if peer.era == Era::Modern && connection.transport() == "http" {
+        tools.retain(|tool| has_valid_headers(tool));
+    }
+    let mut optional = async |capability: &str, method: &'static str, member: &str| {
+        if !peer.offers(capability) {
+            return Ok(Vec::new());
+        }
+        Ok(all(connection, method, member, &mut bytes).await?.unwrap_or_else(|error| {
+            // Many servers announce more than they offer; their tools must not suffer for it.
+            tracing::warn!(method, error, "a server does not list what it announces");
+            Vec::new()
+        }))
+    };
+    let prompts = optional("prompts", "prompts/list", "prompts").await?;
+    let resources = optional("resources", "resources/list", "resources").await?;
+    let templates = optional("resources", "resources/templates/list", "resourceTemplates").await?;
+    Ok(Catalog { about: peer.about.clone(), tools, prompts, resources, templates })
+}
+
+fn bad_answer(detail: String) -> Failure {
+    Failure::unsent(Reason::BadAnswer, detail)
+}
+
+/// A client that speaks HTTP must leave out a tool whose headers it cannot compute.
+fn has_valid_headers(tool: &RawValue) -> bool {
+    let members = raw::members(tool.get()).unwrap_or_default();
+    let get = |key: &str| members.iter().find(|(k, _)| k == key).map(|(_, value)| *value);
+    match get("inputSchema").map(|schema| param_headers::declared(schema.get())) {
+        Some(Err(why)) => {
+            let name = get("name").and_then(raw::string).unwrap_or_default();
+            tracing::warn!(name, why, "a tool is left out: its header annotations are not valid");
+            false
+        }
+        Some(Ok(_)) | None => true,
+    }
+}
+
+/// All pages, or a failure: a part of a listing is no listing. The inner error is one that the server answered.
+async fn all(
+    connection: &Connection,
+    method: &'static str,
+    member: &str,
+    bytes: &mut usize,
+) -> Result<Result<Vec<Box<RawValue>>, String>, Broken> {
+    let bad = |detail: String| Broken::Failed(bad_answer(format!("{method}: {detail}")));
+    let mut elements = Vec::new();
     let mut seen = BTreeSet::new();
     let mut cursor: Option<String> = None;
     for _ in 0..limits::LISTING_PAGES {
         let members = cursor.as_ref().map_or_else(String::new, |c| format!(r#""cursor":{}"#, raw::quote(c)));
-        let params = own_params(connection.era(), &members);
-        let outgoing = Outgoing { method: "tools/list", name: None, params, progress: None };
-        let sent = std::sync::atomic::AtomicBool::new(false);
-        let result = match connection.ask(outgoing, Arc::new(Deaf), &sent).await? {
+        let result = match connection.ask_ourselves(method, &members).await? {
             Final::Result(result) => result,
-            Final::Error(error) => return Err(bad(String::from_utf8_lossy(&error).into_owned())),
+            Final::Error(error) => return Ok(Err(format!("{method}: {}", String::from_utf8_lossy(&error)))),
+            Final::Parked { .. } => return Err(bad("it waits for input".to_owned())),
             Final::Failed(failure) => return Err(Broken::Failed(failure)),
         };
-        bytes += result.len();
-        if bytes > limits::LISTING_BYTES {
+        *bytes += result.len();
+        if *bytes > limits::LISTING_BYTES {
             return Err(Broken::Failed(Failure::unsent(Reason::TooLarge, "the listing")));
         }
-        let page = read_page(&result).map_err(&bad)?;
-        tools.extend(page.tools);
-        if tools.len() > limits::LISTING_TOOLS {
+        let page = read_page(&result, member).map_err(&bad)?;
+        elements.extend(page.elements);
+        if elements.len() > limits::LISTING_TOOLS {
             return Err(Broken::Failed(Failure::unsent(Reason::TooLarge, "the listing")));
         }
         // An absent cursor is the end; an empty one is a cursor like any other.
         match page.next {
-            None => return Ok(tools),
+            None => return Ok(Ok(elements)),
             Some(next) if !seen.insert(next.clone()) => return Err(bad(format!("the cursor {next:?} came twice"))),
             Some(next) => cursor = Some(next),
         }
@@ -242,20 +286,21 @@ async fn all_tools(connection: &Connection) -> Result<Vec<Box<RawValue>>, Broken
 }
 
 struct Page {
-    tools: Vec<Box<RawValue>>,
+    elements: Vec<Box<RawValue>>,
     next: Option<String>,
 }
 
-fn read_page(result: &[u8]) -> Result<Page, String> {
+fn read_page(result: &[u8], member: &str) -> Result<Page, String> {
     let text = std::str::from_utf8(result).map_err(|e| e.to_string())?;
     let members = raw::members(text).map_err(|e| e.to_string())?;
     let get = |key: &str| members.iter().find(|(k, _)| k == key).map(|(_, value)| value.get());
-    let tools = raw::elements(get("tools").ok_or("no `tools`")?).map_err(|e| e.to_string())?;
+    let listed = get(member).ok_or_else(|| format!("no `{member}`"))?;
+    let elements = raw::elements(listed).map_err(|e| e.to_string())?;
     let next = match get("nextCursor") {
         None | Some("null") => None,
         Some(value) => Some(raw::string_of(value).ok_or("`nextCursor` is no text")?),
     };
-    Ok(Page { tools: tools.into_iter().map(ToOwned::to_owned).collect(), next })
+    Ok(Page { elements: elements.into_iter().map(ToOwned::to_owned).collect(), next })
 }
 
 #[cfg(test)]
@@ -264,12 +309,13 @@ mod tests {
 
     #[test]
     fn pages_are_read_whole_or_refused() {
-        let page = read_page(br#"{"tools":[{"name":"a","n":9007199254740993}],"nextCursor":""}"#).expect("a page");
+        let page =
+            read_page(br#"{"tools":[{"name":"a","n":9007199254740993}],"nextCursor":""}"#, "tools").expect("a page");
         assert_eq!(page.next.as_deref(), Some(""), "an empty cursor is a cursor");
-        assert_eq!(page.tools[0].get(), r#"{"name":"a","n":9007199254740993}"#);
-        assert!(read_page(br#"{"tools":[]}"#).is_ok_and(|p| p.next.is_none()));
+        assert_eq!(page.elements[0].get(), r#"{"name":"a","n":9007199254740993}"#);
+        assert!(read_page(br#"{"tools":[]}"#, "tools").is_ok_and(|p| p.next.is_none()));
         for bad in ["{}", r#"{"tools":{}}"#, r#"{"tools":[],"nextCursor":3}"#, "[]", "<html>"] {
-            assert!(read_page(bad.as_bytes()).is_err(), "{bad}");
+            assert!(read_page(bad.as_bytes(), "tools").is_err(), "{bad}");
         }
     }
 }

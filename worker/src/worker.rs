@@ -6,13 +6,12 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use ipnet::IpNet;
 use rollcall_shared::config::Environment;
-use rollcall_shared::ids::{ServerId, TenantId};
 use rollcall_shared::task::Tasks;
 use rollcall_shared::telemetry::Metrics;
 use rollcall_shared::tenants::Tenants;
-use rollcall_shared::wire::{Envelope, Failure, Final, Interim, WorkerLink};
+use rollcall_shared::wire::{Envelope, Final, Interim, WorkerLink};
 
-use crate::call;
+use crate::call::{self, Conversations, Topics};
 use crate::catalog::Catalogs;
 use crate::upstream::net::Clients;
 use crate::upstream::pool::Pool;
@@ -41,6 +40,10 @@ pub(crate) struct Shared {
     pub(crate) clients: Clients,
     pub(crate) pool: Pool,
     pub(crate) catalogs: Catalogs,
+    pub(crate) conversations: Conversations,
+    pub(crate) topics: Topics,
+    /// Tells this run of the worker from others.
+    incarnation: u64,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tasks: Tasks,
 }
@@ -54,6 +57,9 @@ impl Worker {
             environment: settings.environment,
             pool: Pool::default(),
             catalogs: Catalogs::default(),
+            conversations: Conversations::default(),
+            topics: Topics::default(),
+            incarnation: rollcall_shared::digest::random().first_chunk().map_or(0, |half| u64::from_be_bytes(*half)),
             metrics: settings.metrics,
             tasks: settings.tasks,
         });
@@ -64,17 +70,17 @@ impl Worker {
 
     /// Ends every upstream connection; children are given time to end by themselves.
     pub async fn close(&self) {
+        self.shared.conversations.close();
         self.shared.pool.close_all(&self.shared.metrics).await;
     }
 }
 
 impl WorkerLink for Worker {
-    fn call(&self, envelope: Envelope, interim: Interim) -> BoxFuture<'static, Final> {
-        call::call(self.shared.clone(), envelope, interim).boxed()
+    fn incarnation(&self) -> u64 {
+        self.shared.incarnation
     }
 
-    fn refresh(&self, tenant: TenantId, server: ServerId) -> BoxFuture<'static, Result<(), Failure>> {
-        let shared = self.shared.clone();
-        async move { shared.catalogs.refresh(&shared, &tenant, &server).await }.boxed()
+    fn send(&self, envelope: Envelope, interim: Interim) -> BoxFuture<'static, Final> {
+        call::serve(self.shared.clone(), envelope, interim).boxed()
     }
 }

@@ -9,7 +9,8 @@ use http::HeaderMap;
 use http::header::ACCEPT;
 use rollcall_shared::mcp::era::{Era, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_VERSION, MODERN, is_served};
 use rollcall_shared::mcp::headers::{self, decode as decode_value};
-use rollcall_shared::mcp::jsonrpc::{self, Malformed, Message};
+use rollcall_shared::mcp::jsonrpc::{self, Malformed, Message, Outcome};
+use rollcall_shared::mcp::param_headers::ParamHeader;
 use rollcall_shared::mcp::raw;
 use rollcall_shared::wire::{Caller, TraceContext};
 use serde_json::value::RawValue;
@@ -36,8 +37,11 @@ pub(crate) enum Kind<'b> {
         method: String,
         params: Params<'b>,
     },
-    /// An answer to a request of ours; none is ever made without a session.
-    Response,
+    /// A legacy client's answer to a request of ours.
+    Response {
+        id: Option<&'b RawValue>,
+        outcome: Outcome<'b>,
+    },
 }
 
 /// The members of `params`, and `_meta` taken apart.
@@ -76,21 +80,21 @@ impl Decoded<'_> {
     pub(crate) fn method(&self) -> &str {
         match &self.kind {
             Kind::Request { method, .. } | Kind::Notification { method, .. } => method,
-            Kind::Response => "response",
+            Kind::Response { .. } => "response",
         }
     }
 
     pub(crate) fn meta(&self) -> Option<&Meta<'_>> {
         match &self.kind {
             Kind::Request { params, .. } | Kind::Notification { params, .. } => Some(&params.meta),
-            Kind::Response => None,
+            Kind::Response { .. } => None,
         }
     }
 
     pub(crate) fn misread(&self, refusal: Refusal) -> Misread {
         let id = match &self.kind {
             Kind::Request { id, .. } => Some(id.get().to_owned()),
-            Kind::Notification { .. } | Kind::Response => None,
+            Kind::Notification { .. } | Kind::Response { .. } => None,
         };
         Misread { refusal, id, era: self.era }
     }
@@ -101,10 +105,10 @@ impl<'b> Params<'b> {
         let Some(params) = params else { return Ok(Self::default()) };
         let invalid = |e: serde_json::Error| Refusal::InvalidParams(format!("params: {e}"));
         let members = raw::members(params.get()).map_err(invalid)?;
-        for name in ["name", "arguments", "_meta", "cursor", "uri"] {
-            if members.iter().filter(|(key, _)| key == name).count() > 1 {
-                return Err(Refusal::InvalidParams(format!("`{name}` is there twice")));
-            }
+        let twice =
+            |(n, (key, _)): &(usize, &(Cow<'_, str>, _))| members.iter().skip(n + 1).any(|(other, _)| other == key);
+        if let Some((_, (name, _))) = members.iter().enumerate().find(twice) {
+            return Err(Refusal::InvalidParams(format!("`{}` is there twice", cut(name))));
         }
         let meta = members.iter().find(|(key, _)| key == "_meta").map(|(_, value)| *value);
         let meta = Meta::read(meta)?;
@@ -138,9 +142,9 @@ impl<'b> Meta<'b> {
                     out.trace = raw::string(value).as_deref().and_then(TraceContext::parse);
                     continue;
                 }
-                // Baggage ends at the tenant's boundary; the protocol's and our own keys are not the caller's to set.
+                // Baggage ends at the tenant's boundary; our own keys are not the caller's to set.
                 "tracestate" | "baggage" => continue,
-                other if other.starts_with("io.modelcontextprotocol/") || other.starts_with("io.rollcall/") => continue,
+                other if other.starts_with("io.rollcall/") => continue,
                 _ => {
                     out.rest.push((key, value));
                     continue;
@@ -151,6 +155,15 @@ impl<'b> Meta<'b> {
             }
         }
         Ok(out)
+    }
+
+    /// Whether the caller declares an extension with this request.
+    pub(crate) fn declares_extension(&self, id: &str) -> bool {
+        let inner = |value: &'b RawValue, name: &str| {
+            let members = raw::members(value.get()).ok()?;
+            members.into_iter().find(|(key, _)| key == name).map(|(_, value)| value)
+        };
+        self.capabilities.and_then(|c| inner(c, "extensions")).and_then(|e| inner(e, id)).is_some()
     }
 
     /// What goes upstream of it.
@@ -164,11 +177,16 @@ impl<'b> Meta<'b> {
             ));
         }
         let owned = |value: Option<&RawValue>| value.map(ToOwned::to_owned);
+        // What a legacy client can be asked, its session knows.
+        let own = |value: Option<&RawValue>| owned(value).filter(|_| era == Era::Modern);
         Ok(Caller {
             era: Some(era),
-            info: owned(self.info),
-            log_level: owned(self.log_level),
+            info: own(self.info),
+            capabilities: own(self.capabilities),
+            log_level: own(self.log_level),
             progress_token: owned(self.progress_token),
+            request: String::new(),
+            converses: false,
             meta: self.rest.iter().map(|(key, value)| (key.to_string(), (*value).to_owned())).collect(),
         })
     }
@@ -193,7 +211,7 @@ pub(crate) fn decode<'b>(body: &'b [u8], headers: &HeaderMap) -> Result<Decoded<
         Message::Notification { method, params } => {
             (Kind::Notification { method, params: Params::read(params)? }, None)
         }
-        Message::Response { .. } => (Kind::Response, None),
+        Message::Response { id, outcome } => (Kind::Response { id, outcome }, None),
     };
     let era = classify(&kind, headers).map_err(|refusal| Misread { refusal, id: id.clone(), era: fallback })?;
     let decoded = Decoded { era, kind, takes_stream: accept.stream, takes_json: accept.json };
@@ -210,7 +228,7 @@ fn classify(kind: &Kind<'_>, headers: &HeaderMap) -> Result<Era, Refusal> {
         Kind::Request { method, params, .. } | Kind::Notification { method, params } => {
             (params.meta.version, method.as_str())
         }
-        Kind::Response => (None, ""),
+        Kind::Response { .. } => (None, ""),
     };
     if let Some(claim) = claim {
         let version = raw::string(claim).ok_or_else(|| Refusal::Meta(format!("`{META_VERSION}` must be a text")))?;
@@ -251,12 +269,31 @@ fn check_modern(decoded: &Decoded<'_>, headers: &HeaderMap) -> Result<(), Refusa
     let named = match method.as_str() {
         "tools/call" | "prompts/get" => params.text("name")?,
         "resources/read" => params.text("uri")?,
+        "tasks/get" | "tasks/update" | "tasks/cancel" => params.text("taskId")?,
         _ => None,
     };
     must_equal(headers, headers::METHOD, method)?;
     match named {
         Some(name) => must_equal(headers, headers::NAME, &name),
         None => Ok(()),
+    }
+}
+
+/// The header that mirrors an argument of a tool must say what the body says, or be absent where the body has none.
+pub(crate) fn check_param(headers: &HeaderMap, header: &ParamHeader, value: Option<&str>) -> Result<(), Refusal> {
+    let name = format!("{}{}", headers::PARAM_PREFIX, header.name);
+    let mut given = headers.get_all(&name).iter();
+    let mismatch = |what: &str| Refusal::HeaderMismatch(format!("Mcp-Param-{} {what}", header.name));
+    match (given.next(), value) {
+        _ if given.next().is_some() => Err(mismatch("is there twice")),
+        (None, None) => Ok(()),
+        (None, Some(_)) => Err(mismatch("is missing")),
+        (Some(_), None) => Err(mismatch("is there without its argument")),
+        (Some(given), Some(value)) => match decode_value(given.as_bytes()) {
+            Some(text) if ParamHeader::agrees(&text, value) => Ok(()),
+            Some(_) => Err(mismatch("is not what the body says")),
+            None => Err(mismatch("cannot be decoded")),
+        },
     }
 }
 

@@ -1,14 +1,15 @@
-//! Forward: a permitted call becomes an envelope on the link. Nothing of the caller's headers or token is in it.
+//! Forward: a permitted request becomes an envelope on the link. Nothing of the caller's headers or token is in it.
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rollcall_shared::ids::ServerId;
 use rollcall_shared::limits;
 use rollcall_shared::telemetry::{set_parent, trace_of};
-use rollcall_shared::wire::{Caller, Envelope, Failure, Final, Head, Interim, Reason, Target};
+use rollcall_shared::wire::{
+    CallId, Caller, Envelope, Failure, Final, Head, Interim, Method, News, Op, Params, Reason, TraceContext,
+};
 use tokio::sync::mpsc;
 use tracing::Instrument as _;
 
@@ -18,10 +19,23 @@ use crate::identity::Principal;
 use crate::refusal::Refusal;
 use crate::view::Permit;
 
-/// A call that is on its way.
+/// What is asked of the permitted entry.
+pub(crate) struct Request {
+    pub(crate) method: Method,
+    /// The upstream's own name of what is asked for, where the method has one.
+    pub(crate) name: Option<String>,
+    pub(crate) params: Params,
+    /// Arguments that are mirrored into headers.
+    pub(crate) headers: Vec<(String, String)>,
+    /// A call that is parked goes on instead of a new one.
+    pub(crate) resumes: Option<(CallId, u32)>,
+}
+
+/// A request that is on its way.
 pub(crate) struct Forwarded {
     pub(crate) end: BoxFuture<'static, Final>,
-    pub(crate) news: mpsc::Receiver<Bytes>,
+    pub(crate) news: mpsc::Receiver<News>,
+    pub(crate) call: CallId,
     /// Whom it went to; none for the platform.
     pub(crate) server: Option<ServerId>,
     /// How the server is called towards agents.
@@ -33,20 +47,29 @@ pub(crate) fn forward(
     app: &App,
     principal: &Principal,
     permit: Permit<'_>,
-    arguments: Option<Bytes>,
+    request: Request,
     caller: Caller,
     record: &mut Record,
 ) -> Result<Forwarded, Refusal> {
     let definition = permit.definition();
-    let (target, timeout) = match permit.server() {
+    let (mut op, timeout) = match permit.server() {
         Some(server) => {
-            (Target::Server { id: server.id.clone(), tool: definition.real.to_string() }, server.call_timeout())
+            let Request { method, name, headers, .. } = &request;
+            let op =
+                Op::Ask { server: server.id.clone(), method: *method, name: name.clone(), headers: headers.clone() };
+            (op, server.call_timeout())
         }
         None => {
             let tool = permit.registry().docs.tools.get(&*definition.real).ok_or(Refusal::Internal)?.value.clone();
-            (Target::Platform { tool: tool.name.clone() }, tool.call_timeout())
+            (Op::Platform { tool: tool.name.clone() }, tool.call_timeout())
         }
     };
+    // A call keeps the id of its first leg.
+    let mut call = CallId::fresh();
+    if let Some((parked, round)) = request.resumes {
+        op = Op::Resume { call: parked, round };
+        call = parked;
+    }
     record.name = Some(definition.visible.to_string());
     record.server = permit.server().map(|s| s.id.to_string());
     let span = tracing::info_span!(target: "rollcall", "call", otel.kind = "server", tool = &*definition.visible);
@@ -54,23 +77,35 @@ pub(crate) fn forward(
     if let Some(trace) = trace_of(&span) {
         record.trace = trace;
     }
-    let head = Head {
+    // The worker stops the clock while it waits for a caller; this bound is for a worker that does not answer at all.
+    let waits = if caller.converses { limits::PARKED_FOR * limits::INPUT_ROUNDS } else { Duration::ZERO };
+    let head = head(principal, op, call, timeout, record.trace, caller);
+    let (interim, news) = Interim::channel();
+    let sent = app.link.send(Envelope { head, params: request.params }, interim);
+    let end = within(sent, timeout + waits + limits::DEADLINE_SLACK).instrument(span).boxed();
+    let alias = permit.alias().map(ToString::to_string).unwrap_or_default();
+    let visible = definition.visible.to_string();
+    Ok(Forwarded { end, news, call, server: permit.server().map(|s| s.id.clone()), alias, visible })
+}
+
+/// The head of an envelope for this principal.
+pub(crate) fn head(
+    principal: &Principal,
+    op: Op,
+    call: CallId,
+    timeout: Duration,
+    trace: TraceContext,
+    caller: Caller,
+) -> Head {
+    Head {
         tenant: principal.tenant.clone(),
-        target,
+        op,
+        call,
         session: principal.session_digest(),
         deadline_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-        trace: record.trace,
+        trace,
         caller,
-    };
-    let (interim, news) = Interim::channel();
-    let call = app.link.call(Envelope { head, arguments }, interim);
-    let end = within(call, timeout + limits::DEADLINE_SLACK).instrument(span).boxed();
-    let alias = match permit.registry().binding(permit.place()) {
-        Some(crate::registry::Binding::Server { alias, .. }) => alias.to_string(),
-        Some(crate::registry::Binding::Platform) | None => String::new(),
-    };
-    let visible = definition.visible.to_string();
-    Ok(Forwarded { end, news, server: permit.server().map(|s| s.id.clone()), alias, visible })
+    }
 }
 
 /// The worker reports a deadline itself; this is for a worker that does not.

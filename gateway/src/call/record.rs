@@ -74,10 +74,30 @@ impl Record {
         self.name = Some(name.chars().take(limits::NEAREST_NAME_BYTES).collect());
     }
 
-    /// Everything that is not `tools/call` and its like is no label of its own.
+    /// What is no known method is no label of its own.
     pub(super) fn method_label(&self) -> &'static str {
-        const KNOWN: [&str; 6] =
-            ["tools/call", "tools/list", "server/discover", "initialize", "ping", "notifications/initialized"];
+        const KNOWN: [&str; 20] = [
+            "tools/call",
+            "tools/list",
+            "prompts/get",
+            "prompts/list",
+            "resources/read",
+            "resources/list",
+            "resources/templates/list",
+            "resources/subscribe",
+            "resources/unsubscribe",
+            "completion/complete",
+            "logging/setLevel",
+            "subscriptions/listen",
+            "tasks/get",
+            "tasks/update",
+            "tasks/cancel",
+            "server/discover",
+            "initialize",
+            "ping",
+            "notifications/initialized",
+            "response",
+        ];
         KNOWN.into_iter().find(|known| *known == self.method).unwrap_or("other")
     }
 

@@ -17,9 +17,9 @@ use crate::identity::challenge;
 use crate::refusal::Refusal;
 
 /// The answer to a refused request.
-pub(super) fn refuse(app: &App, endpoint: &Endpoint, record: &mut Record, refused: Misread) -> Response<Body> {
+pub(crate) fn refuse(app: &App, endpoint: &Endpoint, record: &mut Record, refused: Misread) -> Response<Body> {
     let Misread { refusal, id, era } = refused;
-    let body = match refusal.code() {
+    let body = match refusal.code(era) {
         Some(code) => jsonrpc::error(id.as_deref(), code, &refusal.text(), refusal.data().as_deref()),
         None => plain(&refusal),
     };

@@ -32,6 +32,14 @@ impl Principal {
         Self { tenant, issuer, session, subject, scopes, expires_at, _made_by_identity: () }
     }
 
+    #[cfg(test)]
+    pub(crate) fn for_tests(tenant: &str, session: &str) -> Self {
+        let issuer = IssuerId::parse("https://id.example").expect("an issuer");
+        let session = SessionId::parse(session).expect("a session");
+        let tenant = TenantId::parse(tenant).expect("a tenant");
+        Self::new(tenant, issuer, session, String::new(), BTreeSet::new(), u64::MAX)
+    }
+
     /// The id of the session's documents in the store.
     pub fn session_id(&self) -> String {
         session_id(&self.issuer, &self.session)

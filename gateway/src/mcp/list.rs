@@ -1,4 +1,4 @@
-//! `tools/list`: the view, as one page while it is not very large.
+//! `tools/list` and its like: the view, as one page while it is not very large.
 //!
 //! A cursor is the view's digest and a page number, authorized anew by being a page of the caller's own present view.
 
@@ -11,51 +11,56 @@ use http::header::ETAG;
 use http::{HeaderValue, Response, StatusCode};
 use rollcall_shared::mcp::era::{Era, META_VIEW};
 use rollcall_shared::mcp::raw;
+use rollcall_shared::model::EntryKind;
 
 use super::Ask;
 use crate::body::Body;
-use crate::call::{Record, settle_json};
+use crate::call::settle_json;
 use crate::policy;
 use crate::refusal::Refusal;
 use crate::surface::list::{self, Rendered};
 
-pub(super) fn list(ask: &Ask<'_>, record: &mut Record) -> Result<Response<Body>, Refusal> {
+pub(super) fn list(ask: &Ask<'_>, kind: EntryKind) -> Result<Response<Body>, Refusal> {
+    let registry = &ask.sight.registry;
     let rendered: Arc<Rendered> = match &ask.endpoint.server {
-        None => ask.app.lists.of(&ask.sight.view),
-        Some(server) => match ask.sight.registry.segment_of(server) {
-            Some(segment) => {
-                let rendered = list::of_server(&ask.sight.view, segment);
-                let is_empty = rendered.pages.iter().all(Bytes::is_empty);
-                // Where denials are hidden, a server of which nothing is allowed is no server.
-                if is_empty && ask.sight.view.disclosure.hide_denied {
-                    return Err(Refusal::NoSuchServer);
-                }
-                Arc::new(rendered)
+        None => ask.app.lists.of(&ask.sight.view, kind),
+        Some(server) => match registry.segment_of(server) {
+            // Where denials are hidden, a server of which nothing is allowed is no server.
+            Some(tools) if ask.sight.view.disclosure.hide_denied && !ask.sight.reaches(tools) => {
+                return Err(Refusal::NoSuchServer);
             }
-            None if ask.sight.registry.knows_server(server) => Arc::default(),
+            Some(tools) => {
+                let segment = registry.segment_beside(tools, kind);
+                Arc::new(segment.map(|segment| list::of_server(&ask.sight.view, segment)).unwrap_or_default())
+            }
+            None if registry.knows_server(server) => Arc::default(),
             None => return Err(Refusal::NoSuchServer),
         },
     };
-    record.server.clone_from(&ask.endpoint.server);
+    let of = format!("{}-{}", kind.label(), ask.sight.view.tag());
     let page = match ask.params.text("cursor")? {
         None => 0,
-        Some(cursor) => {
-            read_cursor(&cursor, &ask.sight.view.tag()).filter(|page| *page < rendered.pages.len()).ok_or_else(
-                || Refusal::InvalidParams("this cursor is not valid for the tools of now; list again".to_owned()),
-            )?
-        }
+        Some(cursor) => read_cursor(&cursor, &of).filter(|page| *page < rendered.pages.len()).ok_or_else(|| {
+            Refusal::InvalidParams("this cursor is not valid for the list of now; list again".to_owned())
+        })?,
     };
-    let tools = rendered.pages.get(page).cloned().unwrap_or_default();
+    let entries = rendered.pages.get(page).cloned().unwrap_or_default();
     let mut head = String::new();
     if ask.message.era == Era::Modern {
         head.push_str(r#""ttlMs":0,"cacheScope":"private","#);
     }
     if page + 1 < rendered.pages.len() {
-        let cursor = write_cursor(page + 1, &ask.sight.view.tag());
+        let cursor = write_cursor(page + 1, &of);
         head.push_str(&format!(r#""nextCursor":{},"#, raw::quote(&cursor)));
     }
-    head.push_str(r#""tools":["#);
-    let members = [Bytes::from(head), tools, Bytes::from_static(b"]")];
+    let member = match kind {
+        EntryKind::Tool => "tools",
+        EntryKind::Prompt => "prompts",
+        EntryKind::Resource => "resources",
+        EntryKind::Template => "resourceTemplates",
+    };
+    head.push_str(&format!(r#""{member}":["#));
+    let members = [Bytes::from(head), entries, Bytes::from_static(b"]")];
     let mut response = settle_json(StatusCode::OK, String::new());
     *response.body_mut() = Body::parts(ask.wrap(members, &meta(ask)));
     let tag = HeaderValue::from_str(&format!("\"{}\"", ask.sight.view.tag()));

@@ -1,32 +1,32 @@
 //! What happens to a policy when it is written: denials are bound to what they match, entries that match nothing are named.
 
+use rollcall_shared::ids::Alias;
 use rollcall_shared::model::{Bound, Entry, EntryKind, Policy, Target};
 
 use super::compile::compile;
-use crate::registry::{Binding, Missing, Registry};
+use crate::registry::{Missing, Place, Registry, uri};
 
 /// Binds each name or glob of `deny` to the servers that it matches today, so that no rename slips past it.
 pub fn bind(registry: &Registry, policy: &mut Policy) {
     for denial in &mut policy.deny {
         let Target::Names(glob) = &denial.entry.target else { continue };
         denial.bound = match glob.literal() {
-            Some(name) => registry
-                .roster
-                .find(name)
-                .and_then(|place| {
+            Some(name) => EntryKind::ALL
+                .into_iter()
+                .filter(|kind| denial.entry.kind.covers(*kind))
+                .filter_map(|kind| registry.roster.find_of(kind, name))
+                .filter_map(|place| {
                     let server = registry.server(place)?.id.clone();
                     Some(Bound::Tool { server, real: registry.definition(place)?.real.to_string() })
                 })
-                .into_iter()
                 .collect(),
             None => registry
-                .bindings()
-                .iter()
-                .filter_map(|binding| match binding {
-                    Binding::Server { server, alias, .. } => Some((server, alias)),
-                    Binding::Platform => None,
+                .servers()
+                .filter_map(|(segment, server, _)| {
+                    let place = Place { segment, local: 0 };
+                    Some((server, registry.alias(place)?))
                 })
-                .filter(|(_, alias)| could_match(glob.prefix(), alias.as_str()))
+                .filter(|(_, alias)| could_match(denial.entry.kind, glob.prefix(), alias))
                 .map(|(server, alias)| Bound::NamedAs {
                     server: server.id.clone(),
                     alias: alias.to_string(),
@@ -49,7 +49,7 @@ fn entry_could_reach(registry: &Registry, entry: &Entry, missing: &Missing) -> b
         return false;
     }
     match &entry.target {
-        Target::Names(glob) => could_match(glob.prefix(), missing.alias.as_str()),
+        Target::Names(glob) => could_match(EntryKind::Tool, glob.prefix(), &missing.alias),
         Target::Server(id, _) => *id == missing.server.id,
         Target::Group(group) => missing.server.group.as_ref() == Some(group),
         Target::Bundle(bundle) => registry.docs.bundles.get(bundle).is_some_and(|b| {
@@ -60,8 +60,11 @@ fn entry_could_reach(registry: &Registry, entry: &Entry, missing: &Missing) -> b
 }
 
 /// Whether a glob with this literal prefix can match a name under this alias.
-fn could_match(prefix: &str, alias: &str) -> bool {
-    let start = format!("{alias}{}", crate::registry::naming::SEPARATOR);
+fn could_match(kind: EntryKind, prefix: &str, alias: &Alias) -> bool {
+    let start = match kind {
+        EntryKind::Tool | EntryKind::Prompt => format!("{alias}{}", crate::registry::naming::SEPARATOR),
+        EntryKind::Resource | EntryKind::Template => uri::prefix(alias),
+    };
     start.starts_with(prefix) || prefix.starts_with(&start)
 }
 
@@ -69,7 +72,7 @@ fn could_match(prefix: &str, alias: &str) -> bool {
 pub fn unmatched(registry: &Registry, policy: &Policy) -> Vec<String> {
     let entries = policy.allow.iter().flatten().chain(policy.deny.iter().map(|d| &d.entry));
     entries
-        .filter(|entry| entry.kind == EntryKind::Tool && !matches_any(registry, entry))
+        .filter(|entry| !matches_any(registry, entry))
         .map(|entry| format!("`{entry}` matches nothing today"))
         .collect()
 }

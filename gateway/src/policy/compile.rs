@@ -6,11 +6,11 @@
 use std::collections::BTreeSet;
 
 use fixedbitset::FixedBitSet;
-use rollcall_shared::ids::GroupName;
+use rollcall_shared::ids::{Alias, GroupName, ServerId};
 use rollcall_shared::model::{Bound, Entry, EntryKind, Glob, Policy, Target};
 
-use crate::registry::naming::{HashDigits, SEPARATOR, visible};
-use crate::registry::{Binding, Missing, Place, Registry};
+use crate::registry::naming::SEPARATOR;
+use crate::registry::{Binding, Missing, Place, Registry, name_of};
 
 /// One set a segment of the roster, in its order.
 pub type Allowed = Box<[FixedBitSet]>;
@@ -106,11 +106,13 @@ impl<'a> Sets<'a> {
     }
 
     fn each_name(&mut self, kind: EntryKind, glob: &Glob, names: Names, act: &mut dyn FnMut(&mut FixedBitSet, usize)) {
-        if let (EntryKind::Tool, Some(name)) = (kind, glob.literal()) {
-            if let Some(place) = self.registry.roster.find(name)
-                && let Some(set) = self.sets.get_mut(place.segment as usize)
-            {
-                act(set, place.local as usize);
+        if let Some(name) = glob.literal() {
+            for found in EntryKind::ALL.into_iter().filter(|other| kind.covers(*other)) {
+                if let Some(place) = self.registry.roster.find_of(found, name)
+                    && let Some(set) = self.sets.get_mut(place.segment as usize)
+                {
+                    act(set, place.local as usize);
+                }
             }
         } else {
             for (_, set, segment) in self.of_kind(kind) {
@@ -128,8 +130,7 @@ impl<'a> Sets<'a> {
                 let Some(Binding::Server { server, former, .. }) = registry.bindings().get(index) else { continue };
                 for old in former {
                     for (local, definition) in segment.definitions().iter().enumerate() {
-                        let name = visible(old, &definition.real, budget, &server.id, HashDigits::SHORT).name;
-                        if glob.matches(&name) {
+                        if glob.matches(&name_of(segment.kind, old, &definition.real, budget, &server.id).name) {
                             act(set, local);
                         }
                     }
@@ -177,8 +178,7 @@ impl<'a> Sets<'a> {
                         continue;
                     };
                     for (local, definition) in segment.definitions().iter().enumerate() {
-                        let name = visible(&alias, &definition.real, *budget, &server.id, HashDigits::SHORT).name;
-                        if glob.matches(&name) {
+                        if glob.matches(&name_of(segment.kind, &alias, &definition.real, *budget, &server.id).name) {
                             act(set, local);
                         }
                     }
@@ -204,7 +204,10 @@ impl<'a> Sets<'a> {
             }
             for (local, definition) in (0u32..).zip(segment.definitions()) {
                 let passes = match binding {
-                    Binding::Server { .. } => !read_only || definition.read_only_hint,
+                    // To read a resource or a prompt is to read; of tools the server must say so.
+                    Binding::Server { .. } => {
+                        !read_only || segment.kind != EntryKind::Tool || definition.read_only_hint
+                    }
                     Binding::Platform => tools.get(&*definition.visible).is_some_and(|t| {
                         (!read_only || t.value.read_only) && t.value.requires.iter().all(|scope| scopes.contains(scope))
                     }),
@@ -226,7 +229,7 @@ impl<'a> Sets<'a> {
             .zip(registry.roster.segments())
             .enumerate()
             .map(|(index, (set, segment))| (index, set, &**segment))
-            .filter(move |(_, _, segment)| segment.kind == kind)
+            .filter(move |(_, _, segment)| kind.covers(segment.kind))
     }
 }
 
@@ -253,7 +256,7 @@ fn matches_missing(registry: &Registry, missing: &Missing, entry: &Entry, name: 
                 || deny
                     && missing.former.iter().any(|old| {
                         let budget = registry.settings().name_budget;
-                        glob.matches(&visible(old, tool, budget, &missing.server.id, HashDigits::SHORT).name)
+                        glob.matches(&name_of(EntryKind::Tool, old, tool, budget, &missing.server.id).name)
                     })
         }
         Target::Server(id, glob) => *id == missing.server.id && glob.as_ref().is_none_or(|glob| glob.matches(tool)),
@@ -265,4 +268,55 @@ fn matches_missing(registry: &Registry, missing: &Missing, entry: &Entry, name: 
             })
         }),
     }
+}
+
+/// Whether a policy denies a URI that nobody lists but that matches a template. `visible` is its public form.
+pub fn denies_uri(registry: &Registry, policy: &Policy, segment: u32, visible: &str, real: &str) -> bool {
+    let Some(Binding::Server { server, former, .. }) = registry.bindings().get(segment as usize) else { return true };
+    let budget = registry.settings().name_budget;
+    let named_as = |alias: &Alias, budget: usize| name_of(EntryKind::Resource, alias, real, budget, &server.id).name;
+    let by_entry = |entry: &Entry| {
+        entry_denies(registry, entry, &server.id, server.group.as_ref(), visible, real)
+            || matches!(&entry.target, Target::Names(glob) if entry.kind == EntryKind::Resource
+            && former.iter().any(|old| glob.matches(&named_as(old, budget))))
+            || names_lost_bundle(registry, entry)
+    };
+    let by_bound = |entry: &Entry, bound: &Bound| match (bound, &entry.target) {
+        (Bound::Tool { server: id, real: denied }, _) => *id == server.id && denied == real,
+        (Bound::NamedAs { server: id, alias, budget }, Target::Names(glob)) => {
+            *id == server.id && Alias::parse(alias).is_ok_and(|alias| glob.matches(&named_as(&alias, *budget)))
+        }
+        (Bound::NamedAs { .. }, Target::Server(..) | Target::Group(_) | Target::Bundle(_)) => false,
+    };
+    policy.deny.iter().any(|denial| {
+        let of_resources = denial.entry.kind == EntryKind::Resource;
+        by_entry(&denial.entry) || of_resources && denial.bound.iter().any(|bound| by_bound(&denial.entry, bound))
+    }) || registry.revoked_entries().any(by_entry)
+}
+
+fn entry_denies(
+    registry: &Registry,
+    entry: &Entry,
+    server: &ServerId,
+    group: Option<&GroupName>,
+    visible: &str,
+    real: &str,
+) -> bool {
+    if let Target::Bundle(bundle) = &entry.target {
+        let inner = registry.docs.bundles.get(bundle).map(|b| b.value.clone());
+        return inner.is_some_and(|bundle| {
+            let entries = bundle.entries.iter().filter(|inner| !matches!(inner.target, Target::Bundle(_)));
+            entries.into_iter().any(|inner| {
+                let kind = if entry.kind == EntryKind::Tool { inner.kind } else { entry.kind };
+                entry_denies(registry, &inner.as_kind(kind), server, group, visible, real)
+            })
+        });
+    }
+    entry.kind == EntryKind::Resource
+        && match &entry.target {
+            Target::Names(glob) => glob.matches(visible),
+            Target::Server(id, glob) => id == server && glob.as_ref().is_none_or(|glob| glob.matches(real)),
+            Target::Group(denied) => group == Some(denied),
+            Target::Bundle(_) => false,
+        }
 }

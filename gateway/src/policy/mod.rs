@@ -5,4 +5,4 @@ pub mod compile;
 pub mod explain;
 
 pub use bind::{bind, could_reach, unmatched};
-pub use compile::{Allowed, compile, reaches};
+pub use compile::{Allowed, compile, denies_uri, reaches};

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rollcall_shared::ids::{Alias, ServerId, TenantId};
-use rollcall_shared::model::{Entry, Server, Settings};
+use rollcall_shared::model::{Entry, EntryKind, Server, Settings};
 use rollcall_shared::tenants::TenantDocs;
 
 use super::roster::{Place, Roster};
-use super::segment::{Definition, Segment, Segments};
+use super::segment::{Definition, Listed, Segments};
 
 /// What binds one segment to the tenant.
 #[derive(Debug, Clone)]
@@ -19,6 +19,7 @@ pub enum Binding {
         server: Arc<Server>,
         alias: Alias,
         former: Vec<Alias>,
+        listed: Listed,
     },
 }
 
@@ -49,13 +50,13 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// `catalogs` are the segments of the servers that have one.
+    /// `catalogs` are the listings of the servers that have one.
     pub fn new(
         tenant: TenantId,
         docs: Arc<TenantDocs>,
-        catalogs: &BTreeMap<ServerId, Arc<Segment>>,
+        catalogs: &BTreeMap<ServerId, Listed>,
         segments: &Segments,
-        share: impl FnOnce(Vec<Arc<Segment>>) -> Arc<Roster>,
+        share: impl FnOnce(Vec<Arc<super::Segment>>) -> Arc<Roster>,
     ) -> Self {
         let mut list = vec![segments.platform(docs.tools.values().map(|t| &*t.value))];
         let mut bindings = vec![Binding::Platform];
@@ -65,9 +66,12 @@ impl Registry {
             let Some(allotted) = docs.allotment.servers.get(id) else { continue };
             let (server, alias, former) = (owned.value.clone(), allotted.alias.clone(), allotted.former.clone());
             match catalogs.get(id) {
-                Some(segment) => {
-                    list.push(segment.clone());
-                    bindings.push(Binding::Server { server, alias, former });
+                Some(listed) => {
+                    let binding = Binding::Server { server, alias, former, listed: listed.clone() };
+                    for segment in &listed.listing.segments {
+                        list.push(segment.clone());
+                        bindings.push(binding.clone());
+                    }
                 }
                 None => missing.push(Missing { server, alias, former }),
             }
@@ -116,7 +120,47 @@ impl Registry {
         }
     }
 
-    /// Segment number of a server, by alias, id or configured name.
+    /// The alias under which an entry's server is known; none for platform tools.
+    pub fn alias(&self, place: Place) -> Option<&Alias> {
+        match self.binding(place)? {
+            Binding::Server { alias, .. } => Some(alias),
+            Binding::Platform => None,
+        }
+    }
+
+    /// What a server listed, and the era that it speaks; none for platform tools.
+    pub fn listed(&self, segment: u32) -> Option<&Listed> {
+        match self.bindings.get(segment as usize)? {
+            Binding::Server { listed, .. } => Some(listed),
+            Binding::Platform => None,
+        }
+    }
+
+    /// Each server that has a catalog, by the number of its segment of tools.
+    pub fn servers(&self) -> impl Iterator<Item = (u32, &Arc<Server>, &Listed)> {
+        let numbered = (0u32..).zip(self.bindings.iter().zip(self.roster.segments()));
+        numbered.filter_map(|(number, (binding, segment))| match binding {
+            Binding::Server { server, listed, .. } if segment.kind == EntryKind::Tool => Some((number, server, listed)),
+            Binding::Server { .. } | Binding::Platform => None,
+        })
+    }
+
+    /// The segment of another kind of the server whose segment of tools is `tools`.
+    pub fn segment_beside(&self, tools: u32, kind: EntryKind) -> Option<u32> {
+        let segments = self.roster.segments();
+        let server = match self.bindings.get(tools as usize)? {
+            Binding::Server { server, .. } => server,
+            Binding::Platform => return None,
+        };
+        let of_server = |n: &usize| matches!(self.bindings.get(*n), Some(Binding::Server { server: other, .. }) if Arc::ptr_eq(server, other));
+        let from = tools as usize;
+        (from..segments.len())
+            .take_while(of_server)
+            .find(|n| segments.get(*n).is_some_and(|s| s.kind == kind))
+            .and_then(|n| u32::try_from(n).ok())
+    }
+
+    /// Number of a server's segment of tools, by alias, id or configured name.
     pub fn segment_of(&self, server: &str) -> Option<u32> {
         let position = |fits: &dyn Fn(&Server, &Alias) -> bool| {
             self.bindings.iter().position(|b| matches!(b, Binding::Server { server, alias, .. } if fits(server, alias)))

@@ -5,7 +5,8 @@ pub mod enrol;
 pub mod naming;
 pub mod roster;
 pub mod segment;
+pub mod uri;
 
 pub use build::{Binding, Missing, Registry, Shadowed};
 pub use roster::{Place, Roster};
-pub use segment::{Definition, Segment, Segments};
+pub use segment::{Definition, Listed, Listing, Segment, Segments, name_of};

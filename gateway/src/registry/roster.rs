@@ -1,4 +1,4 @@
-//! A roster: segments side by side, with one index of whole names. Knows no tenant, so tenants with the same segments share it.
+//! A roster: segments side by side, with one index of whole names, each kind apart. Knows no tenant, so tenants with the same segments share it.
 
 use std::hash::BuildHasher as _;
 use std::sync::{Arc, LazyLock};
@@ -7,6 +7,7 @@ use fixedbitset::FixedBitSet;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use rollcall_shared::digest::Digest;
+use rollcall_shared::model::EntryKind;
 
 use super::segment::{Definition, Segment};
 
@@ -26,8 +27,8 @@ pub struct Roster {
     segments: Box<[Arc<Segment>]>,
     /// Global id of each segment's first definition; one more at the end.
     offsets: Box<[u32]>,
-    /// Global ids of tools in the byte order of their visible names.
-    order: Box<[u32]>,
+    /// For each kind, global ids in the byte order of the visible names.
+    orders: [Box<[u32]>; EntryKind::ALL.len()],
     index: HashTable<u32>,
     /// Definitions hidden behind an earlier one of the same name.
     shadowed: FixedBitSet,
@@ -46,30 +47,34 @@ impl Roster {
             digest: Digest::of_parts(segments.iter().map(|s| &s.digest.as_bytes()[..])),
             segments: segments.into(),
             offsets: offsets.into(),
-            order: Box::default(),
+            orders: Default::default(),
             index: HashTable::with_capacity(total as usize),
             shadowed: FixedBitSet::with_capacity(total as usize),
         };
         let mut index = std::mem::take(&mut roster.index);
-        let mut order = Vec::with_capacity(total as usize);
+        let mut orders: [Vec<u32>; EntryKind::ALL.len()] = Default::default();
         for id in 0..total {
-            let Some(name) = roster.by_id(id).map(|d| &*d.visible) else { continue };
-            let hash = HASHER.hash_one(name);
-            if index.find(hash, |other| roster.is_named(*other, name)).is_some() {
+            let Some((kind, name)) = roster.name_of(id) else { continue };
+            let hash = hash(kind, name);
+            if index.find(hash, |other| roster.name_of(*other) == Some((kind, name))).is_some() {
                 roster.shadowed.insert(id as usize);
                 continue;
             }
             index.insert_unique(hash, id, |other| {
-                HASHER.hash_one(roster.by_id(*other).map(|d| &*d.visible).unwrap_or_default())
+                roster.name_of(*other).map_or(0, |(kind, name)| self::hash(kind, name))
             });
-            order.push(id);
+            if let Some(order) = orders.get_mut(kind as usize) {
+                order.push(id);
+            }
         }
-        order.sort_unstable_by(|a, b| {
-            let name = |id: &u32| roster.by_id(*id).map(|d| &*d.visible).unwrap_or_default();
-            name(a).cmp(name(b))
-        });
+        for order in &mut orders {
+            order.sort_unstable_by(|a, b| {
+                let name = |id: &u32| roster.by_id(*id).map(|d| &*d.visible).unwrap_or_default();
+                name(a).cmp(name(b))
+            });
+        }
         roster.index = index;
-        roster.order = order.into();
+        roster.orders = orders.map(Into::into);
         roster
     }
 
@@ -77,9 +82,14 @@ impl Roster {
         &self.segments
     }
 
-    /// Looks a whole name up. Allocates nothing.
+    /// Looks a tool up by its whole name. Allocates nothing.
     pub fn find(&self, name: &str) -> Option<Place> {
-        let id = *self.index.find(HASHER.hash_one(name), |id| self.is_named(*id, name))?;
+        self.find_of(EntryKind::Tool, name)
+    }
+
+    /// Looks an entry of any kind up by its whole name. Allocates nothing.
+    pub fn find_of(&self, kind: EntryKind, name: &str) -> Option<Place> {
+        let id = *self.index.find(hash(kind, name), |id| self.name_of(*id) == Some((kind, name)))?;
         self.place(id)
     }
 
@@ -87,9 +97,13 @@ impl Roster {
         self.segments.get(place.segment as usize)?.get(place.local)
     }
 
-    /// All tools that are not shadowed, in the byte order of their names.
-    pub fn in_order(&self) -> impl Iterator<Item = Place> {
-        self.order.iter().filter_map(|id| self.place(*id))
+    /// All entries of a kind that are not shadowed, in the byte order of their names.
+    pub fn in_order(&self, kind: EntryKind) -> impl Iterator<Item = Place> {
+        self.orders.get(kind as usize).into_iter().flatten().filter_map(|id| self.place(*id))
+    }
+
+    pub fn kind(&self, place: Place) -> Option<EntryKind> {
+        self.segments.get(place.segment as usize).map(|segment| segment.kind)
     }
 
     pub fn is_shadowed(&self, place: Place) -> bool {
@@ -108,7 +122,14 @@ impl Roster {
         self.get(self.place(id)?)
     }
 
-    fn is_named(&self, id: u32, name: &str) -> bool {
-        self.by_id(id).is_some_and(|d| *d.visible == *name)
+    fn name_of(&self, id: u32) -> Option<(EntryKind, &str)> {
+        let place = self.place(id)?;
+        let segment = self.segments.get(place.segment as usize)?;
+        Some((segment.kind, &*segment.get(place.local)?.visible))
     }
+}
+
+/// A prompt may have the name of a tool: the kind is part of what is looked up.
+fn hash(kind: EntryKind, name: &str) -> u64 {
+    HASHER.hash_one(name).wrapping_add(kind as u64)
 }

@@ -1,7 +1,7 @@
 //! A segment: one kind of one server's catalog under one alias, addressed by content and shared by all tenants.
 //!
-//! Definitions stay the bytes that the server sent; only where the value of `name` lies is remembered, so that a list
-//! can put the visible name there. Per-tenant facts (server id, scopes, groups, trust) are the registry's bindings.
+//! Definitions stay the bytes that the server sent; only where the value of `name` (or `uri`, or `uriTemplate`) lies is
+//! remembered, so that a list can put the visible one there. Per-tenant facts (server id, scopes, groups, trust) are the registry's bindings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,14 +11,17 @@ use bytes::Bytes;
 use dashmap::DashMap;
 use rollcall_shared::digest::Digest;
 use rollcall_shared::ids::{Alias, ServerId};
+use rollcall_shared::mcp::era::Era;
+use rollcall_shared::mcp::param_headers::{self, ParamHeader};
 use rollcall_shared::mcp::raw;
-use rollcall_shared::model::{Catalog, EntryKind, PlatformTool};
+use rollcall_shared::model::{About, Catalog, EntryKind, PlatformTool};
 use serde_json::value::RawValue;
 
-use super::naming::{HashDigits, visible};
+use super::naming::{HashDigits, Visible, visible};
+use super::uri;
 
 /// The version of naming and layout; part of every segment's address.
-const ALGORITHM: &[u8] = b"segment/1";
+const ALGORITHM: &[u8] = b"segment/2";
 
 /// One tool (or prompt, resource, template) as listed.
 #[derive(Debug)]
@@ -27,8 +30,10 @@ pub struct Definition {
     pub real: Box<str>,
     /// The JSON object as the server sent it.
     raw: Bytes,
-    /// Where the value of `name` lies in it, quotes included.
+    /// Where the value of the name lies in it, quotes included.
     name_value: Range<usize>,
+    /// Arguments that a modern client mirrors into headers; of a tool whose annotations are valid.
+    pub headers: Box<[ParamHeader]>,
     pub digest: Digest,
     /// `annotations.readOnlyHint`; whether it counts is the registry's business.
     pub read_only_hint: bool,
@@ -124,10 +129,20 @@ struct Parsed {
     real: String,
     raw: Bytes,
     name_value: Range<usize>,
+    headers: Box<[ParamHeader]>,
     read_only_hint: bool,
 }
 
-fn parse(element: &RawValue) -> Option<Parsed> {
+/// The member that names an entry of this kind.
+fn name_member(kind: EntryKind) -> &'static str {
+    match kind {
+        EntryKind::Tool | EntryKind::Prompt => "name",
+        EntryKind::Resource => "uri",
+        EntryKind::Template => "uriTemplate",
+    }
+}
+
+fn parse(kind: EntryKind, element: &RawValue) -> Option<Parsed> {
     let text = element.get();
     let members = raw::members(text).ok()?;
     // Two readers of a repeated key would see two definitions, and one of them might carry another tool's name.
@@ -135,47 +150,94 @@ fn parse(element: &RawValue) -> Option<Parsed> {
     if distinct.len() < members.len() {
         return None;
     }
-    let (_, name) = members.iter().find(|(key, _)| key == "name")?;
+    let get = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, value)| *value);
+    let name = get(name_member(kind))?;
     let real = raw::string(name).filter(|real| !real.is_empty())?;
     let name_value = raw::range_in(text, name.get())?;
-    let read_only_hint = members
-        .iter()
-        .find(|(key, _)| key == "annotations")
-        .and_then(|(_, value)| raw::members(value.get()).ok())
+    let read_only_hint = get("annotations")
+        .and_then(|value| raw::members(value.get()).ok())
         .is_some_and(|inner| inner.iter().any(|(key, value)| key == "readOnlyHint" && value.get() == "true"));
-    Some(Parsed { real, raw: Bytes::copy_from_slice(text.as_bytes()), name_value, read_only_hint })
+    let schema = get("inputSchema").filter(|_| kind == EntryKind::Tool);
+    let headers = schema.and_then(|schema| param_headers::declared(schema.get()).ok()).unwrap_or_default();
+    let raw = Bytes::copy_from_slice(text.as_bytes());
+    Some(Parsed { real, raw, name_value, headers: headers.into(), read_only_hint })
+}
+
+/// One server's catalog under one alias: a segment a kind, and what the server says of itself.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// Tools first; other kinds only where there are any.
+    pub segments: Vec<Arc<Segment>>,
+    pub about: About,
+}
+
+impl Listing {
+    pub fn of(&self, kind: EntryKind) -> Option<&Arc<Segment>> {
+        self.segments.iter().find(|segment| segment.kind == kind)
+    }
+}
+
+/// A listing, and the era in which it was listed.
+#[derive(Debug, Clone)]
+pub struct Listed {
+    pub listing: Arc<Listing>,
+    pub era: Era,
 }
 
 /// All segments that are in use, each once.
 #[derive(Default)]
 pub struct Segments {
     by_digest: DashMap<Digest, Weak<Segment>>,
+    listings: DashMap<Digest, Weak<Listing>>,
 }
 
 impl Segments {
-    /// The tools of a server's catalog. `catalog_digest` addresses the catalog's content.
-    pub fn tools(
+    /// A server's catalog under its alias. `catalog_digest` addresses the catalog's content.
+    pub fn listing(
         &self,
         alias: &Alias,
         budget: usize,
         server: &ServerId,
         catalog: &Catalog,
         catalog_digest: &Digest,
-    ) -> Arc<Segment> {
-        let (parsed, dropped) = parse_all(&catalog.tools);
-        let names = name_all(alias, budget, server, &parsed);
-        // A cut name depends on the server's id, and only then is the id part of the address.
-        let salt = if names.iter().any(|n| n.cut) { server.as_str() } else { "" };
-        let digest = address(alias, budget, catalog_digest, salt);
-        self.intern(digest, || {
-            let definitions = parsed.into_iter().zip(names).map(|(p, n)| (p, n.name)).collect();
-            assemble(digest, Some(alias.clone()), definitions, dropped)
-        })
+    ) -> Arc<Listing> {
+        let mut segments = Vec::new();
+        let mut salted = false;
+        let kinds = [
+            (EntryKind::Tool, &catalog.tools),
+            (EntryKind::Prompt, &catalog.prompts),
+            (EntryKind::Resource, &catalog.resources),
+            (EntryKind::Template, &catalog.templates),
+        ];
+        for (kind, elements) in kinds {
+            if elements.is_empty() && kind != EntryKind::Tool {
+                continue;
+            }
+            let (parsed, dropped) = parse_all(kind, elements);
+            let names = name_all(kind, alias, budget, server, &parsed);
+            // A cut name depends on the server's id, and only then is the id part of the address.
+            let cut = names.iter().any(|n| n.cut);
+            salted |= cut;
+            let salt = if cut { server.as_str() } else { "" };
+            let digest = address(kind.label(), alias, budget, catalog_digest, salt);
+            segments.push(self.intern(digest, || {
+                let definitions = parsed.into_iter().zip(names).map(|(p, n)| (p, n.name)).collect();
+                assemble(digest, kind, Some(alias.clone()), definitions, dropped)
+            }));
+        }
+        let listing = Arc::new(Listing { segments, about: catalog.about.clone() });
+        if !salted {
+            self.listings.insert(address("listing", alias, budget, catalog_digest, ""), Arc::downgrade(&listing));
+            if self.listings.len().is_power_of_two() && self.listings.len() >= 64 {
+                self.listings.retain(|_, weak| weak.strong_count() > 0);
+            }
+        }
+        listing
     }
 
-    /// The segment of a catalog, if somebody has it already and no name in it depends on the server.
-    pub fn find_tools(&self, alias: &Alias, budget: usize, catalog_digest: &Digest) -> Option<Arc<Segment>> {
-        self.by_digest.get(&address(alias, budget, catalog_digest, ""))?.upgrade()
+    /// The listing of a catalog, if somebody has it already and no name in it depends on the server.
+    pub fn find(&self, alias: &Alias, budget: usize, catalog_digest: &Digest) -> Option<Arc<Listing>> {
+        self.listings.get(&address("listing", alias, budget, catalog_digest, ""))?.upgrade()
     }
 
     /// The platform tools of a tenant.
@@ -189,10 +251,10 @@ impl Segments {
                 .iter()
                 .filter_map(|(name, json)| {
                     let element: &RawValue = serde_json::from_str(json).ok()?;
-                    Some((parse(element)?, name.clone()))
+                    Some((parse(EntryKind::Tool, element)?, name.clone()))
                 })
                 .collect();
-            assemble(digest, None, definitions, 0)
+            assemble(digest, EntryKind::Tool, None, definitions, 0)
         })
     }
 
@@ -215,23 +277,45 @@ impl Segments {
     }
 }
 
-fn address(alias: &Alias, budget: usize, catalog: &Digest, salt: &str) -> Digest {
+fn address(what: &str, alias: &Alias, budget: usize, catalog: &Digest, salt: &str) -> Digest {
     let (alias, budget) = (alias.as_str().as_bytes(), budget.to_be_bytes());
-    Digest::of_parts([ALGORITHM, b"tool", alias, &budget, catalog.as_bytes(), salt.as_bytes()])
+    Digest::of_parts([ALGORITHM, what.as_bytes(), alias, &budget, catalog.as_bytes(), salt.as_bytes()])
 }
 
 /// The same real name twice keeps the first; an element without a name is no definition.
-fn parse_all(elements: &[Box<RawValue>]) -> (Vec<Parsed>, usize) {
+fn parse_all(kind: EntryKind, elements: &[Box<RawValue>]) -> (Vec<Parsed>, usize) {
     let mut seen = BTreeSet::new();
     let parsed: Vec<Parsed> =
-        elements.iter().filter_map(|e| parse(e)).filter(|p| seen.insert(p.real.clone())).collect();
+        elements.iter().filter_map(|e| parse(kind, e)).filter(|p| seen.insert(p.real.clone())).collect();
     let dropped = elements.len() - parsed.len();
     (parsed, dropped)
 }
 
+/// The visible name of an entry of any kind under an alias, with hashes of the usual length.
+pub fn name_of(kind: EntryKind, alias: &Alias, real: &str, budget: usize, server: &ServerId) -> Visible {
+    name_with(kind, alias, real, budget, server, HashDigits::SHORT)
+}
+
+fn name_with(
+    kind: EntryKind,
+    alias: &Alias,
+    real: &str,
+    budget: usize,
+    server: &ServerId,
+    digits: HashDigits,
+) -> Visible {
+    let uri = |name| Visible { name, changed: false, cut: false };
+    match kind {
+        EntryKind::Tool | EntryKind::Prompt => visible(alias, real, budget, server, digits),
+        EntryKind::Resource => uri(uri::resource(alias, real)),
+        EntryKind::Template => uri(uri::template(alias, real)),
+    }
+}
+
 /// Names for all. Where two meet, those that carry a hash get a longer one.
-fn name_all(alias: &Alias, budget: usize, server: &ServerId, parsed: &[Parsed]) -> Vec<super::naming::Visible> {
-    let mut names: Vec<_> = parsed.iter().map(|p| visible(alias, &p.real, budget, server, HashDigits::SHORT)).collect();
+fn name_all(kind: EntryKind, alias: &Alias, budget: usize, server: &ServerId, parsed: &[Parsed]) -> Vec<Visible> {
+    let named = |p: &Parsed, digits| name_with(kind, alias, &p.real, budget, server, digits);
+    let mut names: Vec<_> = parsed.iter().map(|p| named(p, HashDigits::SHORT)).collect();
     for digits in [HashDigits::LONG, HashDigits::LONGEST] {
         let mut count: BTreeMap<String, usize> = BTreeMap::new();
         for name in &names {
@@ -239,14 +323,20 @@ fn name_all(alias: &Alias, budget: usize, server: &ServerId, parsed: &[Parsed]) 
         }
         for (name, p) in names.iter_mut().zip(parsed) {
             if count.get(&name.name).is_some_and(|n| *n > 1) && (name.changed || name.cut) {
-                *name = visible(alias, &p.real, budget, server, digits);
+                *name = named(p, digits);
             }
         }
     }
     names
 }
 
-fn assemble(digest: Digest, alias: Option<Alias>, named: Vec<(Parsed, String)>, dropped: usize) -> Segment {
+fn assemble(
+    digest: Digest,
+    kind: EntryKind,
+    alias: Option<Alias>,
+    named: Vec<(Parsed, String)>,
+    dropped: usize,
+) -> Segment {
     let mut order: Vec<(usize, Definition)> = named
         .into_iter()
         .enumerate()
@@ -257,6 +347,7 @@ fn assemble(digest: Digest, alias: Option<Alias>, named: Vec<(Parsed, String)>, 
                 digest: Digest::of(&parsed.raw),
                 raw: parsed.raw,
                 name_value: parsed.name_value,
+                headers: parsed.headers,
                 read_only_hint: parsed.read_only_hint,
             };
             (position, definition)
@@ -277,7 +368,7 @@ fn assemble(digest: Digest, alias: Option<Alias>, named: Vec<(Parsed, String)>, 
     }
     Segment {
         digest,
-        kind: EntryKind::Tool,
+        kind,
         alias,
         definitions: order.into_iter().map(|(_, d)| d).collect(),
         sent: sent.into_iter().map(|(_, local)| local).collect(),
@@ -301,7 +392,8 @@ mod tests {
         let alias = Alias::parse("x").expect("an alias");
         let catalog = catalog(tools);
         let digest = catalog.pack().expect("packed").0;
-        segments.tools(&alias, 64, &ServerId::parse(server).expect("an id"), &catalog, &digest)
+        let listing = segments.listing(&alias, 64, &ServerId::parse(server).expect("an id"), &catalog, &digest);
+        listing.of(EntryKind::Tool).expect("tools").clone()
     }
 
     #[test]

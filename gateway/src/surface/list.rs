@@ -1,10 +1,11 @@
-//! `tools/list`: gathered from the slices of the definitions, rendered once a view, paged only where it is very large.
+//! Lists of a view, of each kind: gathered from the slices of the definitions, rendered once a view, paged only where it is very large.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use rollcall_shared::digest::Digest;
 use rollcall_shared::limits;
+use rollcall_shared::model::EntryKind;
 
 use super::spec;
 use crate::view::View;
@@ -17,7 +18,7 @@ pub struct Rendered {
 
 /// Lists that were rendered, by view, bounded by weight.
 pub struct Lists {
-    rendered: moka::sync::Cache<Digest, Arc<Rendered>>,
+    rendered: moka::sync::Cache<(Digest, EntryKind), Arc<Rendered>>,
     page_bytes: usize,
 }
 
@@ -40,16 +41,16 @@ impl Lists {
         Self { rendered, page_bytes }
     }
 
-    /// The tools of a view under their visible names, bridge tools among them.
-    pub fn of(&self, view: &View) -> Arc<Rendered> {
-        self.rendered.get_with(view.digest, || Arc::new(render(view, self.page_bytes)))
+    /// The entries of a view under their visible names; bridge tools are among the tools.
+    pub fn of(&self, view: &View, kind: EntryKind) -> Arc<Rendered> {
+        self.rendered.get_with((view.digest, kind), || Arc::new(render(view, kind, self.page_bytes)))
     }
 }
 
-fn render(view: &View, page_bytes: usize) -> Rendered {
+fn render(view: &View, kind: EntryKind, page_bytes: usize) -> Rendered {
     let mut pages = Pages::new(page_bytes);
-    let mut bridge = view.bridge_tools().peekable();
-    for place in view.tools() {
+    let mut bridge = view.bridge_tools().filter(|_| kind == EntryKind::Tool).peekable();
+    for place in view.all(kind) {
         let Some(definition) = view.roster.get(place) else { continue };
         while let Some(name) = bridge.next_if(|name| **name < *definition.visible) {
             pages.add(|out| out.extend_from_slice(spec::bridge_definition(name).as_bytes()));
@@ -62,7 +63,7 @@ fn render(view: &View, page_bytes: usize) -> Rendered {
     pages.finish()
 }
 
-/// The tools of one server that a view allows, untouched and in the server's own order.
+/// The entries of one server's segment that a view allows, untouched and in the server's own order.
 pub fn of_server(view: &View, segment: u32) -> Rendered {
     let mut pages = Pages::new(usize::MAX);
     if let Some(own) = view.roster.segments().get(segment as usize) {

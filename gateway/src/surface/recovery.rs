@@ -1,6 +1,7 @@
 //! Recovery text: what an agent can do instead. It names only what the caller's own view holds.
 
 use rollcall_shared::limits;
+use rollcall_shared::model::EntryKind;
 use rollcall_shared::wire::Failure;
 
 use crate::registry::naming::SEPARATOR;
@@ -100,6 +101,29 @@ pub fn failure_text(visible: &str, alias: &str, failure: &Failure) -> String {
         "{visible} has no answer: {subject} is not available ({}). {ran} Other names will not help.{retry}",
         failure.reason.label()
     )
+}
+
+/// The text of a call that waited for input and waits no more.
+pub fn lost_text(visible: &str) -> String {
+    format!("{visible} waits for this input no more. What it had begun is cancelled; call it again from the start.")
+}
+
+/// The names of a kind that a session may use: of one server's segment under its real names, or all as they are seen.
+pub fn names(sight: &Sight, kind: EntryKind, segment: Option<u32>, real: bool) -> Vec<String> {
+    let places = sight.view.all(kind).filter(|place| !real || Some(place.segment) == segment);
+    let definitions = places.filter_map(|place| sight.registry.definition(place));
+    definitions.map(|d| if real { d.real.to_string() } else { d.visible.to_string() }).collect()
+}
+
+/// The text for an entry, other than a tool, that there is not.
+pub fn entry_text(what: &str, name: &str, names: &[String]) -> String {
+    if names.is_empty() {
+        return format!("There is no {what} {name}: this session has none.");
+    }
+    let shown: Vec<&str> = names.iter().take(limits::RECOVERY_NAMES).map(String::as_str).collect();
+    let rest = names.len().saturating_sub(shown.len());
+    let more = if rest == 0 { String::new() } else { format!(", and {rest} more") };
+    format!("There is no {what} {name}. There are: {}{more}.", shown.join(", "))
 }
 
 /// The text for a name that one server does not offer, under its real names.

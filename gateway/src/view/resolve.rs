@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rollcall_shared::ids::Alias;
 use rollcall_shared::limits;
-use rollcall_shared::model::Server;
+use rollcall_shared::model::{EntryKind, Server};
 
 use super::Sight;
 use crate::policy::reaches;
@@ -38,6 +39,11 @@ impl<'s> Permit<'s> {
             Some(definition) => definition,
             None => unreachable_definition(),
         }
+    }
+
+    /// The alias of its server; none for platform tools.
+    pub fn alias(&self) -> Option<&'s Alias> {
+        self.sight.registry.alias(self.place)
     }
 
     /// The upstream server; none for platform tools.
@@ -107,7 +113,18 @@ impl Sight {
         permits.ok_or_else(|| self.refuse(names.iter().copied(), availability))
     }
 
-    /// The tool of one server under its real name, as `/servers/{server}/mcp` addresses it.
+    /// An entry of any kind by its whole visible name. Allocates nothing.
+    pub fn permit(&self, kind: EntryKind, name: &str) -> Option<Permit<'_>> {
+        let place = self.view.roster.find_of(kind, name)?;
+        self.view.allows(place).then_some(Permit { sight: self, place })
+    }
+
+    /// An entry by its place.
+    pub fn permit_at(&self, place: Place) -> Option<Permit<'_>> {
+        self.view.allows(place).then_some(Permit { sight: self, place })
+    }
+
+    /// The entry of one server's segment under its real name, as `/servers/{server}/mcp` addresses it.
     pub fn resolve_real(&self, segment: u32, real: &str) -> Option<Permit<'_>> {
         let local = self.view.roster.segments().get(segment as usize)?.by_real(real)?;
         let place = Place { segment, local };
@@ -118,13 +135,12 @@ impl Sight {
     pub fn permits_of_real<'s>(&'s self, real: &'s str) -> impl Iterator<Item = Permit<'s>> {
         (0u32..)
             .zip(self.view.roster.segments())
-            .filter(|(_, segment)| segment.alias.is_some())
+            .filter(|(_, segment)| segment.alias.is_some() && segment.kind == EntryKind::Tool)
             .filter_map(move |(index, _)| self.resolve_real(index, real))
     }
 
     fn lookup(&self, name: &str) -> Option<Permit<'_>> {
-        let place = self.view.roster.find(name)?;
-        self.view.allows(place).then_some(Permit { sight: self, place })
+        self.permit(EntryKind::Tool, name)
     }
 
     /// Sorts the names that did not resolve, and says what can be done instead.

@@ -10,7 +10,7 @@ use dashmap::DashMap;
 use fixedbitset::FixedBitSet;
 use rollcall_shared::digest::Digest;
 use rollcall_shared::limits;
-use rollcall_shared::model::{BridgeTools, Policy};
+use rollcall_shared::model::{BridgeTools, EntryKind, Policy};
 
 use crate::policy::{Allowed, compile};
 use crate::registry::{Place, Registry, Roster};
@@ -40,7 +40,8 @@ pub struct View {
 impl View {
     fn new(roster: Arc<Roster>, allowed: Allowed, disclosure: Disclosure) -> Self {
         let digest = digest(&roster, &allowed, &disclosure);
-        let count = allowed.iter().map(|set| set.count_ones(..)).sum();
+        let sets = allowed.iter().zip(roster.segments()).filter(|(_, segment)| segment.kind == EntryKind::Tool);
+        let count = sets.map(|(set, _)| set.count_ones(..)).sum();
         Self { digest, roster, allowed, count, disclosure }
     }
 
@@ -49,9 +50,38 @@ impl View {
         self.allowed.get(place.segment as usize).is_some_and(|set| set.contains(place.local as usize))
     }
 
+    /// Whether anything of a segment is in the view.
+    pub fn allows_any(&self, segment: u32) -> bool {
+        self.allowed.get(segment as usize).is_some_and(|set| !set.is_clear())
+    }
+
     /// The tools of the view in the byte order of their visible names.
     pub fn tools(&self) -> impl Iterator<Item = Place> {
-        self.roster.in_order().filter(|place| self.allows(*place))
+        self.all(EntryKind::Tool)
+    }
+
+    /// The entries of a kind, in the byte order of their visible names.
+    pub fn all(&self, kind: EntryKind) -> impl Iterator<Item = Place> {
+        self.roster.in_order(kind).filter(|place| self.allows(*place))
+    }
+
+    /// Whether there is anything of a kind.
+    pub fn has(&self, kind: EntryKind) -> bool {
+        let sets = self.allowed.iter().zip(self.roster.segments());
+        sets.into_iter().any(|(set, segment)| segment.kind == kind && !set.is_clear())
+    }
+
+    /// What a list of this kind shows, as a digest: where it stays, the list did not change.
+    pub fn digest_of(&self, kind: EntryKind) -> Digest {
+        let mut parts: Vec<Vec<u8>> = Vec::new();
+        for (set, segment) in self.allowed.iter().zip(self.roster.segments()).filter(|(_, s)| s.kind == kind) {
+            parts.push(segment.digest.as_bytes().to_vec());
+            parts.push(bits(set));
+        }
+        if kind == EntryKind::Tool {
+            parts.push(format!("{:?}", self.disclosure).into_bytes());
+        }
+        Digest::of_parts(parts.iter().map(Vec::as_slice))
     }
 
     /// The bridge tools that this view offers, in the byte order of their names.
@@ -76,13 +106,17 @@ impl View {
 }
 
 fn digest(roster: &Roster, allowed: &[FixedBitSet], disclosure: &Disclosure) -> Digest {
-    let mut parts: Vec<Vec<u8>> = vec![b"view/1".to_vec(), roster.digest.as_bytes().to_vec()];
+    let mut parts: Vec<Vec<u8>> = vec![b"view/2".to_vec(), roster.digest.as_bytes().to_vec()];
     for set in allowed {
-        parts.push(set.as_slice().iter().flat_map(|block| (*block as u64).to_le_bytes()).collect());
+        parts.push(bits(set));
     }
     // Debug of plain enums and sorted sets is a canonical form here; the tag above changes with it.
     parts.push(format!("{disclosure:?}").into_bytes());
     Digest::of_parts(parts.iter().map(Vec::as_slice))
+}
+
+fn bits(set: &FixedBitSet) -> Vec<u8> {
+    set.as_slice().iter().flat_map(|block| (*block as u64).to_le_bytes()).collect()
 }
 
 /// What one session sees: a view, over its own tenant's registry.
@@ -91,6 +125,14 @@ pub struct Sight {
     pub view: Arc<View>,
     /// The rules that the view was compiled from; needed only to explain.
     pub policy: Arc<Policy>,
+}
+
+impl Sight {
+    /// Whether anything of a server may be used, by the number of its segment of tools.
+    pub fn reaches(&self, tools: u32) -> bool {
+        let segments = EntryKind::ALL.into_iter().filter_map(|kind| self.registry.segment_beside(tools, kind));
+        segments.into_iter().any(|segment| self.view.allows_any(segment))
+    }
 }
 
 /// All views that are in use, each once.

@@ -13,6 +13,7 @@ pub const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 pub const META_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 pub const META_CLIENT: &str = "io.modelcontextprotocol/clientInfo";
 pub const META_LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+pub const META_SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 pub const META_SERVER: &str = "io.modelcontextprotocol/serverInfo";
 /// Our own key for the digest of the view that an answer was made from.
 pub const META_VIEW: &str = "io.rollcall/view";

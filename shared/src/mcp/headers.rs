@@ -7,6 +7,9 @@ pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
 pub const METHOD: &str = "mcp-method";
 pub const NAME: &str = "mcp-name";
 pub const SESSION_ID: &str = "mcp-session-id";
+pub const LAST_EVENT_ID: &str = "last-event-id";
+/// What a header that mirrors an argument begins with.
+pub const PARAM_PREFIX: &str = "mcp-param-";
 
 const OPEN: &str = "=?base64?";
 const CLOSE: &str = "?=";

@@ -14,7 +14,12 @@ pub mod code {
     pub const METHOD_NOT_FOUND: i32 = -32601;
     pub const INVALID_PARAMS: i32 = -32602;
     pub const INTERNAL: i32 = -32603;
+    /// Of the legacy eras; the modern one says `INVALID_PARAMS`.
+    pub const RESOURCE_NOT_FOUND: i32 = -32002;
+    /// Of 2025-11-25; the modern era says `input_required`.
+    pub const URL_ELICITATION_REQUIRED: i32 = -32042;
     pub const HEADER_MISMATCH: i32 = -32020;
+    pub const MISSING_CAPABILITY: i32 = -32021;
     pub const UNSUPPORTED_VERSION: i32 = -32022;
 }
 

@@ -5,5 +5,6 @@
 pub mod era;
 pub mod headers;
 pub mod jsonrpc;
+pub mod param_headers;
 pub mod raw;
 pub mod sse;

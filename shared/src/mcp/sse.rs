@@ -23,8 +23,31 @@ pub fn event(json: &[u8]) -> Bytes {
 #[derive(Debug, PartialEq, Eq)]
 pub struct TooLarge;
 
-/// Reads events from chunks of any cut. Only the data is kept: ids and retry times belong to resumable streams.
+/// The start of one `message` event: with an id, it can be resumed behind it. The data follows on the same line, then
+/// [`END`].
+pub fn head(id: Option<&str>) -> Bytes {
+    match id {
+        Some(id) => Bytes::from(format!("id: {id}\nevent: message\ndata: ")),
+        None => Bytes::from_static(b"event: message\ndata: "),
+    }
+}
+
+/// The end of an event.
+pub const END: &[u8] = b"\n\n";
+
+/// The first event of a stream that can be resumed: an id without data, and when to come back if the stream breaks
+/// (specification 2025-11-25, basic/transports, section Listening).
+pub fn priming(id: &str, retry: std::time::Duration) -> Bytes {
+    Bytes::from(format!("id: {id}\nretry: {}\ndata: \n\n", retry.as_millis()))
+}
+
+/// Longest id of an event that is remembered.
+const ID_BYTES: usize = 1024;
+
+/// Reads events from chunks of any cut.
 pub struct Reader {
+    last_id: Option<String>,
+    retry_ms: Option<u64>,
     line: Vec<u8>,
     data: Vec<u8>,
     has_data: bool,
@@ -36,7 +59,17 @@ pub struct Reader {
 impl Reader {
     /// `limit` bytes at most for the data of one event, and for one line.
     pub fn new(limit: usize) -> Self {
-        Self { line: Vec::new(), data: Vec::new(), has_data: false, after_cr: false, events: VecDeque::new(), limit }
+        let (last_id, retry_ms) = (None, None);
+        Self {
+            last_id,
+            retry_ms,
+            line: Vec::new(),
+            data: Vec::new(),
+            has_data: false,
+            after_cr: false,
+            events: VecDeque::new(),
+            limit,
+        }
     }
 
     /// Takes a chunk; whole events are then given by `next_event`.
@@ -64,6 +97,21 @@ impl Reader {
         Ok(())
     }
 
+    /// The id behind which the stream can be resumed, and after how many milliseconds, as far as the stream said.
+    pub fn resume(&self) -> (Option<&str>, Option<u64>) {
+        (self.last_id.as_deref(), self.retry_ms)
+    }
+
+    fn field(&mut self, line: &[u8]) {
+        let Some((name, value)) = std::str::from_utf8(line).ok().and_then(|line| line.split_once(':')) else { return };
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match name {
+            "id" if value.len() <= ID_BYTES && !value.contains('\0') => self.last_id = Some(value.to_owned()),
+            "retry" => self.retry_ms = value.parse().ok().or(self.retry_ms),
+            _ => {}
+        }
+    }
+
     /// The data of the next whole event.
     pub fn next_event(&mut self) -> Option<Vec<u8>> {
         self.events.pop_front()
@@ -88,7 +136,10 @@ impl Reader {
         let value = match line.strip_prefix(b"data") {
             Some([]) => &[][..],
             Some([b':', b' ', value @ ..] | [b':', value @ ..]) => value,
-            _ => return Ok(()),
+            _ => {
+                self.field(&line);
+                return Ok(());
+            }
         };
         if self.data.len() + value.len() + 1 > self.limit {
             return Err(TooLarge);
@@ -120,6 +171,16 @@ mod tests {
         let stream =
             b": hi\r\n\r\nid: 1\r\ndata:\r\n\r\nevent: message\rdata: {\"a\":1}\r\rdata: x\ndata: y\n\ndata: cut";
         assert_eq!(read_all(&[stream]), [&b""[..], b"{\"a\":1}", b"x\ny"]);
+    }
+
+    #[test]
+    fn where_to_resume_is_remembered() {
+        let mut reader = Reader::new(1 << 16);
+        reader.push(&priming("7-0", std::time::Duration::from_millis(500))).expect("small");
+        assert_eq!(reader.next_event().as_deref(), Some(&b""[..]));
+        assert_eq!(reader.resume(), (Some("7-0"), Some(500)));
+        reader.push(&[&head(Some("7-1"))[..], b"{}", END].concat()).expect("small");
+        assert_eq!((reader.next_event().as_deref(), reader.resume().0), (Some(&b"{}"[..]), Some("7-1")));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 use crate::digest::Digest;
 use crate::limits;
 use crate::mcp::era::Era;
+use crate::mcp::raw;
 
 /// What an entry of a catalog is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -17,9 +18,56 @@ pub enum EntryKind {
     Template,
 }
 
+impl EntryKind {
+    pub const ALL: [EntryKind; 4] = [EntryKind::Tool, EntryKind::Prompt, EntryKind::Resource, EntryKind::Template];
+
+    pub fn label(self) -> &'static str {
+        match self {
+            EntryKind::Tool => "tool",
+            EntryKind::Prompt => "prompt",
+            EntryKind::Resource => "resource",
+            EntryKind::Template => "template",
+        }
+    }
+
+    /// Whether a policy entry of this kind is about entries of `other`: one of resources is about templates too.
+    pub fn covers(self, other: EntryKind) -> bool {
+        self == other || self == EntryKind::Resource && other == EntryKind::Template
+    }
+}
+
+/// What a server says of itself, as the raw bytes that it sent.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct About {
+    /// `capabilities`, an object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capabilities: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<Box<RawValue>>,
+    /// Its name and version; unverified by nature.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub info: Option<Box<RawValue>>,
+}
+
+impl About {
+    /// A member of the capabilities, raw.
+    pub fn capability(&self, name: &str) -> Option<&RawValue> {
+        let members = raw::members(self.capabilities.as_ref()?.get()).ok()?;
+        members.into_iter().find(|(key, value)| key == name && value.get() != "null").map(|(_, value)| value)
+    }
+
+    /// Whether a capability, an object, has this member set to true.
+    pub fn has_flag(&self, capability: &str, flag: &str) -> bool {
+        let members = self.capability(capability).and_then(|value| raw::members(value.get()).ok());
+        members.is_some_and(|m| m.iter().any(|(key, value)| key == flag && value.get() == "true"))
+    }
+}
+
 /// Everything that a server listed, each element untouched and in the server's order.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Catalog {
+    #[serde(default)]
+    pub about: About,
     pub tools: Vec<Box<RawValue>>,
     #[serde(default)]
     pub prompts: Vec<Box<RawValue>>,

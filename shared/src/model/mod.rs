@@ -5,13 +5,15 @@
 
 pub mod catalog;
 pub mod entry;
+pub mod mcp_session;
 pub mod policy;
 pub mod server;
 pub mod tenant;
 pub mod tool;
 
-pub use catalog::{Catalog, CatalogPointer, EntryKind};
+pub use catalog::{About, Catalog, CatalogPointer, EntryKind};
 pub use entry::{Entry, Glob, Target};
+pub use mcp_session::McpSession;
 pub use policy::{Bound, BridgeTools, Denial, Policy, SessionPolicy};
 pub use server::{Isolation, Server, ServerEra, Transport};
 pub use tenant::{Allotment, Bundle, Settings};

@@ -44,10 +44,12 @@ pub enum Kind {
     Revoked,
     /// A session is revoked, whatever its policy says.
     SessionRevoked,
+    /// What a legacy transport session remembers.
+    McpSession,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 10] = [
         Kind::Settings,
         Kind::Server,
         Kind::Tool,
@@ -57,11 +59,12 @@ impl Kind {
         Kind::Policy,
         Kind::Revoked,
         Kind::SessionRevoked,
+        Kind::McpSession,
     ];
 
     /// Documents of sessions are read one by one; a tenant may have a million.
     pub fn is_of_session(self) -> bool {
-        matches!(self, Kind::Policy | Kind::SessionRevoked)
+        matches!(self, Kind::Policy | Kind::SessionRevoked | Kind::McpSession)
     }
 
     pub fn label(self) -> &'static str {
@@ -75,6 +78,7 @@ impl Kind {
             Kind::Policy => "policy",
             Kind::Revoked => "revoked",
             Kind::SessionRevoked => "session_revoked",
+            Kind::McpSession => "mcp_session",
         }
     }
 }
@@ -151,9 +155,13 @@ impl Tombstone {
                 let body = self.body.clone();
                 Some(Write { expires_at: Some(self.expires_at), ..Write::put(key, Expect::Any, body) })
             }
-            Kind::Settings | Kind::Server | Kind::Tool | Kind::Bundle | Kind::Aliases | Kind::Catalog => {
-                Some(Write::delete(key, Expect::Any))
-            }
+            Kind::Settings
+            | Kind::Server
+            | Kind::Tool
+            | Kind::Bundle
+            | Kind::Aliases
+            | Kind::Catalog
+            | Kind::McpSession => Some(Write::delete(key, Expect::Any)),
         }
     }
 }

@@ -1,14 +1,16 @@
 //! Bytes of the link: `u32` length-prefixed parts of a request, `{u8 type, u32 length, bytes}` frames of an answer.
+//!
+//! News begin with their number, `u64`; a request to the caller goes on with which one it is, `u8`.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use super::{Envelope, Failure, Final, Head};
+use super::{Asked, Envelope, Failure, Final, Head, Member, News, Params, Told};
 use crate::limits;
 
 /// One frame of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
-    Interim(Bytes),
+    News(News),
     Final(Final),
 }
 
@@ -25,30 +27,75 @@ pub enum FrameError {
     Truncated,
 }
 
-const INTERIM: u8 = 1;
+const NOTIFICATION: u8 = 1;
 const RESULT: u8 = 2;
 const ERROR: u8 = 3;
 const FAILED: u8 = 4;
+const REQUEST: u8 = 5;
+const PARKED: u8 = 6;
 /// A result may be as large as an upstream message.
 const FRAME_BYTES: usize = limits::UPSTREAM_MESSAGE_BYTES + 1024;
 
 impl Frame {
     pub fn encode(&self) -> Bytes {
-        let failure;
+        let mut small = Vec::new();
         let (kind, content): (u8, &[u8]) = match self {
-            Frame::Interim(bytes) => (INTERIM, bytes),
+            Frame::News(News { seq, told }) => {
+                small.put_u64(*seq);
+                match told {
+                    Told::Notification(bytes) => (NOTIFICATION, bytes),
+                    Told::Request { asked, params } => {
+                        small.put_u8(asked.code());
+                        (REQUEST, params)
+                    }
+                }
+            }
             Frame::Final(Final::Result(bytes)) => (RESULT, bytes),
             Frame::Final(Final::Error(bytes)) => (ERROR, bytes),
+            Frame::Final(Final::Parked { round, requests }) => {
+                small.put_u32(*round);
+                (PARKED, requests)
+            }
             Frame::Final(Final::Failed(f)) => {
-                failure = serde_json::to_vec(f).unwrap_or_default();
-                (FAILED, &failure)
+                small = serde_json::to_vec(f).unwrap_or_default();
+                (FAILED, &[])
             }
         };
-        let mut out = BytesMut::with_capacity(5 + content.len());
+        let length = small.len() + content.len();
+        let mut out = BytesMut::with_capacity(5 + length);
         out.put_u8(kind);
-        out.put_u32(u32::try_from(content.len()).unwrap_or(u32::MAX));
+        out.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+        out.put_slice(&small);
         out.put_slice(content);
         out.freeze()
+    }
+
+    fn decode(kind: u8, mut content: Bytes) -> Result<Self, FrameError> {
+        let short = |_| FrameError::Truncated;
+        Ok(match kind {
+            NOTIFICATION => {
+                let seq = content.try_get_u64().map_err(short)?;
+                Frame::News(News { seq, told: Told::Notification(content) })
+            }
+            REQUEST => {
+                let seq = content.try_get_u64().map_err(short)?;
+                let asked = Asked::from_code(content.try_get_u8().map_err(short)?)
+                    .ok_or_else(|| FrameError::Content("an unknown request".to_owned()))?;
+                Frame::News(News { seq, told: Told::Request { asked, params: content } })
+            }
+            RESULT => Frame::Final(Final::Result(content)),
+            ERROR => Frame::Final(Final::Error(content)),
+            PARKED => {
+                let round = content.try_get_u32().map_err(short)?;
+                Frame::Final(Final::Parked { round, requests: content })
+            }
+            FAILED => {
+                let failure: Failure =
+                    serde_json::from_slice(&content).map_err(|e| FrameError::Content(e.to_string()))?;
+                Frame::Final(Final::Failed(failure))
+            }
+            other => return Err(FrameError::Type(other)),
+        })
     }
 }
 
@@ -67,7 +114,7 @@ impl FrameReader {
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some(([kind, length @ ..], _)) = self.buffer.split_first_chunk::<5>() else { return Ok(None) };
         let (kind, length) = (*kind, u32::from_be_bytes(*length) as usize);
-        if !(INTERIM..=FAILED).contains(&kind) {
+        if !(NOTIFICATION..=PARKED).contains(&kind) {
             return Err(FrameError::Type(kind));
         }
         if length > FRAME_BYTES {
@@ -77,36 +124,39 @@ impl FrameReader {
             return Ok(None);
         }
         self.buffer.advance(5);
-        let content = self.buffer.split_to(length).freeze();
-        Ok(Some(match kind {
-            INTERIM => Frame::Interim(content),
-            RESULT => Frame::Final(Final::Result(content)),
-            ERROR => Frame::Final(Final::Error(content)),
-            _ => {
-                let failure: Failure =
-                    serde_json::from_slice(&content).map_err(|e| FrameError::Content(e.to_string()))?;
-                Frame::Final(Final::Failed(failure))
-            }
-        }))
+        Frame::decode(kind, self.buffer.split_to(length).freeze()).map(Some)
     }
 }
 
-/// `u32` length of the head, the head as JSON, then the arguments as they are; a flag tells absent from empty.
+/// The head as JSON behind its length, then each member of the params: `{u8 which, u32 length, bytes}`.
 pub(super) fn encode_envelope(envelope: &Envelope) -> Bytes {
     let head = serde_json::to_vec(&envelope.head).unwrap_or_default();
-    let arguments = envelope.arguments.as_deref().unwrap_or_default();
-    let mut out = BytesMut::with_capacity(5 + head.len() + arguments.len());
-    out.put_u8(u8::from(envelope.arguments.is_some()));
+    let size: usize = envelope.params.0.iter().map(|(_, value)| 5 + value.len()).sum();
+    let mut out = BytesMut::with_capacity(4 + head.len() + size);
     out.put_u32(u32::try_from(head.len()).unwrap_or(u32::MAX));
     out.put_slice(&head);
-    out.put_slice(arguments);
+    for (member, value) in &envelope.params.0 {
+        let which = Member::ALL.iter().position(|m| m == member).and_then(|n| u8::try_from(n).ok());
+        out.put_u8(which.unwrap_or(u8::MAX));
+        out.put_u32(u32::try_from(value.len()).unwrap_or(u32::MAX));
+        out.put_slice(value);
+    }
     out.freeze()
 }
 
 pub(super) fn decode_envelope(bytes: &Bytes) -> Result<Envelope, FrameError> {
-    let Some(([flag, length @ ..], rest)) = bytes.split_first_chunk::<5>() else { return Err(FrameError::Truncated) };
-    let length = u32::from_be_bytes(*length) as usize;
-    let Some((head, arguments)) = rest.split_at_checked(length) else { return Err(FrameError::Truncated) };
-    let head: Head = serde_json::from_slice(head).map_err(|e| FrameError::Content(e.to_string()))?;
-    Ok(Envelope { head, arguments: (*flag == 1).then(|| bytes.slice_ref(arguments)) })
+    let mut rest = bytes.clone();
+    let take = |rest: &mut Bytes| {
+        let length = rest.try_get_u32().map_err(|_| FrameError::Truncated)? as usize;
+        if length > rest.len() { Err(FrameError::Truncated) } else { Ok(rest.split_to(length)) }
+    };
+    let head = take(&mut rest)?;
+    let head: Head = serde_json::from_slice(&head).map_err(|e| FrameError::Content(e.to_string()))?;
+    let mut params = Params::default();
+    while !rest.is_empty() {
+        let which = usize::from(rest.get_u8());
+        let member = *Member::ALL.get(which).ok_or_else(|| FrameError::Content(format!("member {which}")))?;
+        params.push(member, take(&mut rest)?);
+    }
+    Ok(Envelope { head, params })
 }

@@ -1,26 +1,133 @@
-//! The envelope: what a worker needs to make one call, and nothing of the caller's credentials.
+//! The envelope: what a worker needs to do one thing, and nothing of the caller's credentials.
 
 use std::fmt;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use smallvec::SmallVec;
 
 use crate::digest::hex;
 use crate::ids::{PlatformName, ServerId, TenantId};
 use crate::mcp::era::Era;
 
-/// What is called.
+/// The requests of callers that go to an upstream server: a closed list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Method {
+    #[serde(rename = "tools/call")]
+    CallTool,
+    #[serde(rename = "prompts/get")]
+    GetPrompt,
+    #[serde(rename = "resources/read")]
+    ReadResource,
+    #[serde(rename = "completion/complete")]
+    Complete,
+    #[serde(rename = "tasks/get")]
+    GetTask,
+    #[serde(rename = "tasks/update")]
+    UpdateTask,
+    #[serde(rename = "tasks/cancel")]
+    CancelTask,
+}
+
+impl Method {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Method::CallTool => "tools/call",
+            Method::GetPrompt => "prompts/get",
+            Method::ReadResource => "resources/read",
+            Method::Complete => "completion/complete",
+            Method::GetTask => "tasks/get",
+            Method::UpdateTask => "tasks/update",
+            Method::CancelTask => "tasks/cancel",
+        }
+    }
+}
+
+/// One call, as gateway and worker know it: unguessable, and never shown to anybody unsealed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct CallId([u8; 16]);
+
+impl CallId {
+    pub fn fresh() -> Self {
+        Self(crate::digest::random())
+    }
+
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for CallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0))
+    }
+}
+
+impl From<CallId> for String {
+    fn from(id: CallId) -> String {
+        hex(&id.0)
+    }
+}
+
+impl TryFrom<String> for CallId {
+    type Error = &'static str;
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let number = u128::from_str_radix(&text, 16).ok().filter(|_| text.len() == 32);
+        number.map(|n| Self(n.to_be_bytes())).ok_or("no call id")
+    }
+}
+
+/// What a worker is asked to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Target {
-    /// A tool of an upstream server, by its real name.
-    Server {
-        id: ServerId,
-        tool: String,
+pub enum Op {
+    /// A request to an upstream server.
+    Ask {
+        server: ServerId,
+        method: Method,
+        /// The upstream's own name of what is asked for: tool, prompt, URI or task id. It goes into `Mcp-Name`.
+        name: Option<String>,
+        /// `Mcp-Param-*` headers for upstreams that are reached by HTTP: name behind the prefix, value before encoding.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        headers: Vec<(String, String)>,
     },
     Platform {
         tool: PlatformName,
+    },
+    /// Goes on with a call that was parked, in the round that its handle names. Answers are in `inputResponses`.
+    Resume {
+        call: CallId,
+        round: u32,
+    },
+    /// Attaches to a call that goes on, or ended a moment ago: what was told after `after`, and all that follows.
+    Replay {
+        call: CallId,
+        after: u64,
+    },
+    /// The caller's answer to a request that was sent to it in the course of a call: `result` or `error`.
+    Answer {
+        call: CallId,
+        seq: u64,
+    },
+    /// The caller takes back its request with this id, as the JSON that it sent.
+    Cancel {
+        request: String,
+    },
+    /// Tells of updates of these resources until the caller is gone or the upstream is.
+    Watch {
+        server: ServerId,
+        uris: Vec<String>,
+        tasks: Vec<String>,
+    },
+    /// Lists a server anew; when this is answered, the catalog is published or the failure known.
+    Refresh {
+        server: ServerId,
     },
 }
 
@@ -30,22 +137,32 @@ pub struct Caller {
     pub era: Option<Era>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub info: Option<Box<RawValue>>,
+    /// What the caller can be asked for; absent is nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capabilities: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_level: Option<Box<RawValue>>,
     /// The caller's progress token; interim progress carries it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_token: Option<Box<RawValue>>,
-    /// Members of `_meta` that are nobody's reserved keys, in order.
+    /// The request's id as the caller wrote it, by which a legacy caller cancels it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub request: String,
+    /// A legacy caller with a session and a stream: requests can be sent to it, and what it missed again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub converses: bool,
+    /// Members of `_meta` that Rollcall does not set itself, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub meta: Vec<(String, Box<RawValue>)>,
 }
 
-/// Everything but the arguments.
+/// Everything but the params.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Head {
     pub tenant: TenantId,
-    pub target: Target,
-    /// For `isolation: session`: which session, as a digest that names nobody.
+    pub op: Op,
+    pub call: CallId,
+    /// Whose call it is, as a digest that names nobody: for `isolation: session`, and for handles.
     pub session: String,
     /// Milliseconds that are left.
     pub deadline_ms: u64,
@@ -53,12 +170,78 @@ pub struct Head {
     pub caller: Caller,
 }
 
-/// One call on its way to a worker.
+/// The members of `params` that a gateway passes on: a closed list, so that a caller's bytes never become another member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Member {
+    Name,
+    Arguments,
+    Uri,
+    Ref,
+    Argument,
+    Context,
+    InputResponses,
+    RequestState,
+    TaskId,
+    Result,
+    Error,
+}
+
+impl Member {
+    pub const ALL: [Member; 11] = [
+        Member::Name,
+        Member::Arguments,
+        Member::Uri,
+        Member::Ref,
+        Member::Argument,
+        Member::Context,
+        Member::InputResponses,
+        Member::RequestState,
+        Member::TaskId,
+        Member::Result,
+        Member::Error,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Member::Name => "name",
+            Member::Arguments => "arguments",
+            Member::Uri => "uri",
+            Member::Ref => "ref",
+            Member::Argument => "argument",
+            Member::Context => "context",
+            Member::InputResponses => "inputResponses",
+            Member::RequestState => "requestState",
+            Member::TaskId => "taskId",
+            Member::Result => "result",
+            Member::Error => "error",
+        }
+    }
+}
+
+/// Members of `params` with their raw JSON values, `_meta` apart.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Params(pub SmallVec<[(Member, Bytes); 3]>);
+
+impl Params {
+    pub fn get(&self, member: Member) -> Option<&Bytes> {
+        self.0.iter().find(|(m, _)| *m == member).map(|(_, value)| value)
+    }
+
+    pub fn push(&mut self, member: Member, value: impl Into<Bytes>) {
+        self.0.push((member, value.into()));
+    }
+
+    pub fn set(&mut self, member: Member, value: impl Into<Bytes>) {
+        self.0.retain(|(m, _)| *m != member);
+        self.push(member, value);
+    }
+}
+
+/// One thing to do, on its way to a worker.
 #[derive(Debug, Clone)]
 pub struct Envelope {
     pub head: Head,
-    /// The raw JSON object of arguments, if there is one.
-    pub arguments: Option<Bytes>,
+    pub params: Params,
 }
 
 /// A W3C trace context (https://www.w3.org/TR/trace-context/, version 00).

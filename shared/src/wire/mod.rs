@@ -1,4 +1,4 @@
-//! A call between gateway and worker: an [`Envelope`] goes, interim messages and one [`Final`] come back.
+//! A call between gateway and worker: an [`Envelope`] goes, [`News`] and one [`Final`] come back.
 //!
 //! The same trait is a function call in one process and HTTP/1.1 over a socket between two. What arrives at a worker was
 //! authorized: the worker decides nothing about who may call what.
@@ -11,10 +11,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 
-use crate::ids::{ServerId, TenantId};
-
 pub use codec::{Frame, FrameError, FrameReader};
-pub use envelope::{Caller, Envelope, Head, Target, TraceContext};
+pub use envelope::{CallId, Caller, Envelope, Head, Member, Method, Op, Params, TraceContext};
 pub use remote::{RemoteLink, serve_link};
 
 /// How a call ended.
@@ -24,6 +22,9 @@ pub enum Final {
     Result(Bytes),
     /// The upstream's JSON-RPC `error` object, as the bytes that it sent.
     Error(Bytes),
+    /// The upstream needs input before it can go on, and the call waits for it at the worker: `requests` is the object of
+    /// `inputRequests`, and `round` what a handle for going on must name.
+    Parked { round: u32, requests: Bytes },
     /// There is no answer of the upstream.
     Failed(Failure),
 }
@@ -88,6 +89,10 @@ pub enum Reason {
     NotConfigured,
     /// No worker takes the call.
     NoWorker,
+    /// The caller took the call back.
+    Cancelled,
+    /// The handle names no call that waits here.
+    NoSuchCall,
 }
 
 impl Reason {
@@ -105,19 +110,79 @@ impl Reason {
             Reason::AddressForbidden => "address_forbidden",
             Reason::NotConfigured => "not_configured",
             Reason::NoWorker => "no_worker",
+            Reason::Cancelled => "cancelled",
+            Reason::NoSuchCall => "no_such_call",
         }
     }
 }
 
-/// Where interim messages of a call go: whole JSON-RPC notifications, ready for the caller.
-///
-/// A reader that is too slow loses them: they are news, not the answer.
+/// What an upstream may ask a caller for, in the course of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    Elicitation,
+    Sampling,
+    Roots,
+}
+
+impl Asked {
+    const ALL: [Asked; 3] = [Asked::Elicitation, Asked::Sampling, Asked::Roots];
+
+    pub fn method(self) -> &'static str {
+        match self {
+            Asked::Elicitation => "elicitation/create",
+            Asked::Sampling => "sampling/createMessage",
+            Asked::Roots => "roots/list",
+        }
+    }
+
+    pub fn of_method(method: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|asked| asked.method() == method)
+    }
+
+    /// The capability by which a caller says that it can be asked.
+    pub fn capability(self) -> &'static str {
+        match self {
+            Asked::Elicitation => "elicitation",
+            Asked::Sampling => "sampling",
+            Asked::Roots => "roots",
+        }
+    }
+
+    fn code(self) -> u8 {
+        match self {
+            Asked::Elicitation => 0,
+            Asked::Sampling => 1,
+            Asked::Roots => 2,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|asked| asked.code() == code)
+    }
+}
+
+/// What a caller is told before the end, numbered from 1 within its call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct News {
+    pub seq: u64,
+    pub told: Told,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// A whole JSON-RPC notification, ready for the caller.
+    Notification(Bytes),
+    /// A request that the caller answers by the number of these news; `params` is the raw object.
+    Request { asked: Asked, params: Bytes },
+}
+
+/// Where news of a call go. A reader that is too slow loses notifications: they are news, not the answer.
 #[derive(Clone)]
-pub struct Interim(Option<mpsc::Sender<Bytes>>);
+pub struct Interim(Option<mpsc::Sender<News>>);
 
 impl Interim {
-    /// A bounded channel of interim messages.
-    pub fn channel() -> (Self, mpsc::Receiver<Bytes>) {
+    /// A bounded channel of news.
+    pub fn channel() -> (Self, mpsc::Receiver<News>) {
         let (sender, receiver) = mpsc::channel(crate::limits::INTERIM_QUEUE);
         (Self(Some(sender)), receiver)
     }
@@ -127,17 +192,18 @@ impl Interim {
         Self(None)
     }
 
-    /// Whether the message was taken.
-    pub fn send(&self, message: Bytes) -> bool {
-        self.0.as_ref().is_some_and(|sender| sender.try_send(message).is_ok())
+    /// Whether the news were taken.
+    pub fn send(&self, news: News) -> bool {
+        self.0.as_ref().is_some_and(|sender| sender.try_send(news).is_ok())
     }
 }
 
-/// The way to a worker. Dropping the future of a call cancels it at the upstream.
+/// The way to a worker. Dropping the future of a modern caller's request cancels it at the upstream; what a legacy
+/// caller asked runs on.
 pub trait WorkerLink: Send + Sync + 'static {
-    fn call(&self, envelope: Envelope, interim: Interim) -> BoxFuture<'static, Final>;
-    /// Lists a server anew; when this returns, the catalog is published or the failure known.
-    fn refresh(&self, tenant: TenantId, server: ServerId) -> BoxFuture<'static, Result<(), Failure>>;
+    /// Which run of which worker this leads to: handles name it, so that a worker that started anew is told apart.
+    fn incarnation(&self) -> u64;
+    fn send(&self, envelope: Envelope, interim: Interim) -> BoxFuture<'static, Final>;
 }
 
 #[cfg(test)]

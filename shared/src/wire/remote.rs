@@ -1,7 +1,7 @@
 //! The link over a socket: HTTP/1.1 keep-alive with chunked answers, cancel by closing.
 //!
-//! `POST /w/1/call` carries an envelope; `POST /w/1/refresh/{tenant}/{server}` asks for a listing. Each request carries a
-//! keyed hash of its body, so that a worker obeys only who holds the key.
+//! `POST /w/1/call` carries an envelope, and with it a keyed hash of the body, so that a worker obeys only who holds the
+//! key.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -22,12 +22,13 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::codec::{Frame, FrameReader, decode_envelope, encode_envelope};
-use super::{Envelope, Failure, Final, Interim, Reason, WorkerLink};
-use crate::ids::{ServerId, TenantId};
+use super::{Envelope, Failure, Final, Interim, News, Reason, WorkerLink};
 use crate::limits;
 use crate::task::Tasks;
 
 const MAC: &str = "x-rollcall-mac";
+/// The path carries the version of the link.
+const CALL: &str = "/w/1/call";
 
 /// A gateway's end.
 #[derive(Clone)]
@@ -35,10 +36,12 @@ pub struct RemoteLink {
     client: Client<HttpConnector, Full<Bytes>>,
     address: SocketAddr,
     key: [u8; 32],
+    incarnation: u64,
 }
 
 impl RemoteLink {
-    pub fn new(address: SocketAddr, key: [u8; 32]) -> Self {
+    /// `incarnation` is the worker's, which it announces with its address.
+    pub fn new(address: SocketAddr, key: [u8; 32], incarnation: u64) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(limits::CONNECT_TIMEOUT));
@@ -46,14 +49,14 @@ impl RemoteLink {
             .pool_timer(TokioTimer::new())
             .retry_canceled_requests(false)
             .build(connector);
-        Self { client, address, key }
+        Self { client, address, key, incarnation }
     }
 
-    async fn post(&self, path: &str, body: Bytes) -> Result<Response<Incoming>, Failure> {
+    async fn post(&self, body: Bytes) -> Result<Response<Incoming>, Failure> {
         let mac = blake3::keyed_hash(&self.key, &body).to_hex();
         let request = Request::builder()
             .method(Method::POST)
-            .uri(format!("http://{}{path}", self.address))
+            .uri(format!("http://{}{CALL}", self.address))
             .header(MAC, mac.as_str())
             .body(Full::new(body))
             .map_err(|e| Failure::unsent(Reason::NoWorker, e.to_string()))?;
@@ -67,9 +70,9 @@ impl RemoteLink {
         })
     }
 
-    async fn run(self, path: String, body: Bytes, interim: Interim) -> Final {
+    async fn run(self, body: Bytes, interim: Interim) -> Final {
         let lost = |detail: String| Final::Failed(Failure::sent(Reason::ConnectionLost, detail));
-        let mut response = match self.post(&path, body).await {
+        let mut response = match self.post(body).await {
             Ok(response) => response,
             Err(failure) => return Final::Failed(failure),
         };
@@ -82,8 +85,8 @@ impl RemoteLink {
         let mut reader = FrameReader::default();
         loop {
             match reader.next_frame() {
-                Ok(Some(Frame::Interim(message))) => {
-                    interim.send(message);
+                Ok(Some(Frame::News(news))) => {
+                    interim.send(news);
                     continue;
                 }
                 Ok(Some(Frame::Final(end))) => return end,
@@ -104,22 +107,12 @@ impl RemoteLink {
 }
 
 impl WorkerLink for RemoteLink {
-    fn call(&self, envelope: Envelope, interim: Interim) -> BoxFuture<'static, Final> {
-        self.clone().run("/w/1/call".to_owned(), encode_envelope(&envelope), interim).boxed()
+    fn incarnation(&self) -> u64 {
+        self.incarnation
     }
 
-    fn refresh(&self, tenant: TenantId, server: ServerId) -> BoxFuture<'static, Result<(), Failure>> {
-        let path = format!("/w/1/refresh/{tenant}/{server}");
-        let body = Bytes::copy_from_slice(path.as_bytes());
-        let end = self.clone().run(path, body, Interim::none());
-        async move {
-            match end.await {
-                Final::Result(_) => Ok(()),
-                Final::Error(_) => Err(Failure::unsent(Reason::BadAnswer, "an error where none belongs")),
-                Final::Failed(failure) => Err(failure),
-            }
-        }
-        .boxed()
+    fn send(&self, envelope: Envelope, interim: Interim) -> BoxFuture<'static, Final> {
+        self.clone().run(encode_envelope(&envelope), interim).boxed()
     }
 }
 
@@ -185,28 +178,12 @@ async fn answer(
     if given != Some(expected) {
         return refuse(StatusCode::UNAUTHORIZED);
     }
+    if parts.uri.path() != CALL {
+        return refuse(StatusCode::NOT_FOUND);
+    }
+    let Ok(envelope) = decode_envelope(&body) else { return refuse(StatusCode::BAD_REQUEST) };
     let (interim, news) = Interim::channel();
-    let work: BoxFuture<'static, Final> = if parts.uri.path() == "/w/1/call" {
-        match decode_envelope(&body) {
-            Ok(envelope) => link.call(envelope, interim),
-            Err(_) => return refuse(StatusCode::BAD_REQUEST),
-        }
-    } else {
-        match read_refresh(parts.uri.path()).filter(|_| body == parts.uri.path().as_bytes()) {
-            Some((tenant, server)) => {
-                let refreshing = link.refresh(tenant, server);
-                async move {
-                    drop(interim);
-                    match refreshing.await {
-                        Ok(()) => Final::Result(Bytes::new()),
-                        Err(failure) => Final::Failed(failure),
-                    }
-                }
-                .boxed()
-            }
-            None => return refuse(StatusCode::NOT_FOUND),
-        }
-    };
+    let work = link.send(envelope, interim);
     // The call lives inside the body: when the gateway closes the connection, hyper drops the body and so cancels it.
     let frames = futures_util::stream::unfold(Answering::Running(work, news), Answering::next);
     Ok(Response::new(StreamBody::new(frames).boxed_unsync()))
@@ -214,8 +191,8 @@ async fn answer(
 
 /// An answer on its way: what was reported before the end is sent before the end.
 enum Answering {
-    Running(BoxFuture<'static, Final>, mpsc::Receiver<Bytes>),
-    Ended(Final, mpsc::Receiver<Bytes>),
+    Running(BoxFuture<'static, Final>, mpsc::Receiver<News>),
+    Ended(Final, mpsc::Receiver<News>),
     Sent,
 }
 
@@ -226,7 +203,7 @@ impl Answering {
                 biased;
                 end = &mut work => Some(Self::last(end, news)),
                 Some(message) = news.recv() => {
-                    Some((data(Frame::Interim(message)), Answering::Running(work, news)))
+                    Some((data(Frame::News(message)), Answering::Running(work, news)))
                 }
             },
             Answering::Ended(end, news) => Some(Self::last(end, news)),
@@ -234,9 +211,9 @@ impl Answering {
         }
     }
 
-    fn last(end: Final, mut news: mpsc::Receiver<Bytes>) -> (Result<http_body::Frame<Bytes>, Infallible>, Self) {
+    fn last(end: Final, mut news: mpsc::Receiver<News>) -> (Result<http_body::Frame<Bytes>, Infallible>, Self) {
         match news.try_recv() {
-            Ok(message) => (data(Frame::Interim(message)), Answering::Ended(end, news)),
+            Ok(message) => (data(Frame::News(message)), Answering::Ended(end, news)),
             Err(_) => (data(Frame::Final(end)), Answering::Sent),
         }
     }
@@ -244,9 +221,4 @@ impl Answering {
 
 fn data(frame: Frame) -> Result<http_body::Frame<Bytes>, Infallible> {
     Ok(http_body::Frame::data(frame.encode()))
-}
-
-fn read_refresh(path: &str) -> Option<(TenantId, ServerId)> {
-    let (tenant, server) = path.strip_prefix("/w/1/refresh/")?.split_once('/')?;
-    Some((TenantId::parse(tenant).ok()?, ServerId::parse(server).ok()?))
 }

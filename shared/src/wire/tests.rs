@@ -13,26 +13,40 @@ use tokio::net::TcpListener;
 
 use super::codec::{decode_envelope, encode_envelope};
 use super::*;
+use crate::ids::{ServerId, TenantId};
 use crate::task::Tasks;
 
 fn envelope(arguments: Option<&str>) -> Envelope {
     Envelope {
         head: Head {
             tenant: TenantId::parse("acme").expect("an id"),
-            target: Target::Server { id: ServerId::parse("neon").expect("an id"), tool: "run\u{1F600}".to_owned() },
+            op: Op::Ask {
+                server: ServerId::parse("neon").expect("an id"),
+                method: Method::CallTool,
+                name: Some("run\u{1F600}".to_owned()),
+                headers: Vec::new(),
+            },
+            call: CallId::fresh(),
             session: "s".to_owned(),
             deadline_ms: 1000,
             trace: TraceContext::fresh(),
             caller: Caller::default(),
         },
-        arguments: arguments.map(|a| Bytes::copy_from_slice(a.as_bytes())),
+        params: Params(
+            arguments.map(|a| (Member::Arguments, Bytes::copy_from_slice(a.as_bytes()))).into_iter().collect(),
+        ),
     }
 }
 
 fn frame() -> impl Strategy<Value = Frame> {
     let bytes = proptest::collection::vec(any::<u8>(), 0..40).prop_map(Bytes::from);
     prop_oneof![
-        bytes.clone().prop_map(Frame::Interim),
+        (any::<u64>(), bytes.clone())
+            .prop_map(|(seq, bytes)| Frame::News(News { seq, told: Told::Notification(bytes) })),
+        (any::<u64>(), bytes.clone()).prop_map(|(seq, params)| {
+            Frame::News(News { seq, told: Told::Request { asked: Asked::Sampling, params } })
+        }),
+        (any::<u32>(), bytes.clone()).prop_map(|(round, requests)| Frame::Final(Final::Parked { round, requests })),
         bytes.clone().prop_map(|b| Frame::Final(Final::Result(b))),
         bytes.prop_map(|b| Frame::Final(Final::Error(b))),
         (any::<bool>(), ".*").prop_map(|(ran, detail)| {
@@ -70,8 +84,8 @@ fn an_envelope_survives_with_and_without_arguments() {
     for arguments in [None, Some(""), Some("{\"a\":1}")] {
         let sent = envelope(arguments);
         let read = decode_envelope(&encode_envelope(&sent)).expect("an envelope");
-        assert_eq!(read.arguments, sent.arguments);
-        assert_eq!(read.head.target, sent.head.target);
+        assert_eq!(read.params, sent.params);
+        assert_eq!((read.head.op, read.head.call), (sent.head.op, sent.head.call));
         assert_eq!(read.head.trace, sent.head.trace);
     }
 }
@@ -107,26 +121,29 @@ impl Drop for CountOnDrop {
     }
 }
 
+fn told(seq: u64, text: &'static str) -> News {
+    News { seq, told: Told::Notification(Bytes::from_static(text.as_bytes())) }
+}
+
 impl WorkerLink for Echo {
-    fn call(&self, envelope: Envelope, interim: Interim) -> BoxFuture<'static, Final> {
+    fn incarnation(&self) -> u64 {
+        7
+    }
+
+    fn send(&self, envelope: Envelope, interim: Interim) -> BoxFuture<'static, Final> {
         let guard = CountOnDrop(self.cancelled.clone());
         async move {
-            interim.send(Bytes::from_static(b"one"));
-            interim.send(Bytes::from_static(b"two"));
-            match envelope.arguments {
+            interim.send(told(1, "one"));
+            interim.send(told(2, "two"));
+            match envelope.params.get(Member::Arguments) {
                 Some(arguments) => {
                     drop(guard);
-                    Final::Result(arguments)
+                    Final::Result(arguments.clone())
                 }
                 None => std::future::pending().await,
             }
         }
         .boxed()
-    }
-
-    fn refresh(&self, _: TenantId, server: ServerId) -> BoxFuture<'static, Result<(), Failure>> {
-        let known = server.as_str() == "neon";
-        async move { if known { Ok(()) } else { Err(Failure::unsent(Reason::NotConfigured, "")) } }.boxed()
     }
 }
 
@@ -138,30 +155,24 @@ async fn the_link_over_a_socket_carries_calls_news_and_cancels() {
     let echo = Echo::default();
     let cancelled = echo.cancelled.clone();
     tasks.spawn("link", serve_link(listener, Arc::new(echo), [7; 32], tasks.clone()));
-    let link = RemoteLink::new(address, [7; 32]);
+    let link = RemoteLink::new(address, [7; 32], 7);
 
     let (interim, mut news) = Interim::channel();
-    let end = link.call(envelope(Some("{}")), interim).await;
+    let end = link.send(envelope(Some("{}")), interim).await;
     assert_eq!(end, Final::Result(Bytes::from_static(b"{}")));
-    assert_eq!((news.recv().await, news.recv().await), (Some(Bytes::from("one")), Some(Bytes::from("two"))));
-
-    let neon = ServerId::parse("neon").expect("an id");
-    let acme = TenantId::parse("acme").expect("an id");
-    assert_eq!(link.refresh(acme.clone(), neon).await, Ok(()));
-    let other = ServerId::parse("other").expect("an id");
-    assert_eq!(link.refresh(acme, other).await.map_err(|f| f.reason), Err(Reason::NotConfigured));
+    assert_eq!((news.recv().await, news.recv().await), (Some(told(1, "one")), Some(told(2, "two"))));
 
     let before = cancelled.load(Ordering::SeqCst);
     let (interim, mut news) = Interim::channel();
-    let hanging = tokio::spawn(link.call(envelope(None), interim));
+    let hanging = tokio::spawn(link.send(envelope(None), interim));
     assert!(news.recv().await.is_some(), "the call has begun");
     hanging.abort();
     while cancelled.load(Ordering::SeqCst) == before {
         tokio::task::yield_now().await;
     }
 
-    let stranger = RemoteLink::new(address, [8; 32]);
-    let end = stranger.call(envelope(Some("{}")), Interim::none()).await;
+    let stranger = RemoteLink::new(address, [8; 32], 7);
+    let end = stranger.send(envelope(Some("{}")), Interim::none()).await;
     assert!(matches!(end, Final::Failed(Failure { reason: Reason::NoWorker, may_have_run: false, .. })), "{end:?}");
     assert!(tasks.drain(std::time::Duration::from_secs(5)).await);
 }

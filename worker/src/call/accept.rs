@@ -4,12 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use bytes::Bytes;
 use rollcall_shared::ids::TenantId;
 use rollcall_shared::model::{PlatformTool, Server};
 use rollcall_shared::tenants::{Owned, Owner};
-use rollcall_shared::wire::{Caller, Envelope, Failure, Reason, Target, TraceContext};
-use tokio::time::Instant;
+use rollcall_shared::wire::{Caller, Failure, Head, Method, Op, Params, Reason, TraceContext};
 
 use crate::worker::Shared;
 
@@ -18,16 +16,17 @@ pub(crate) struct Accepted {
     pub(crate) tenant: TenantId,
     pub(crate) target: Found,
     pub(crate) session: String,
-    pub(crate) arguments: Option<Bytes>,
+    pub(crate) params: Params,
     pub(crate) caller: Caller,
     pub(crate) trace: TraceContext,
-    pub(crate) deadline: Instant,
+    /// What the call may take, waiting for its caller's input apart.
+    pub(crate) patience: Duration,
     /// Set as soon as a byte of the call may have left.
     pub(crate) may_have_run: Arc<AtomicBool>,
 }
 
 pub(crate) enum Found {
-    Server { server: Owned<Server>, tool: String },
+    Server { server: Owned<Server>, method: Method, name: Option<String>, headers: Vec<(String, String)> },
     Platform { tool: Arc<PlatformTool>, owner: Owner },
 }
 
@@ -41,34 +40,38 @@ impl Accepted {
     }
 }
 
-pub(crate) async fn accept(shared: &Shared, envelope: Envelope) -> Result<Accepted, Failure> {
-    let head = envelope.head;
+pub(crate) async fn accept(shared: &Shared, head: Head, params: Params) -> Result<Accepted, Failure> {
     let gone = || Failure::unsent(Reason::NotConfigured, "the target is not configured here");
     let tenant = shared.tenants.get(&head.tenant).await.ok().flatten().ok_or_else(gone)?;
     let docs = tenant.docs();
-    let (target, own) = match head.target {
-        Target::Server { id, tool } => {
-            let server = docs.servers.get(&id).cloned().ok_or_else(gone)?;
+    let (target, own) = match head.op {
+        Op::Ask { server, method, name, headers } => {
+            let server = docs.servers.get(&server).cloned().ok_or_else(gone)?;
             let timeout = server.value.call_timeout();
-            (Found::Server { server, tool }, timeout)
+            (Found::Server { server, method, name, headers }, timeout)
         }
-        Target::Platform { tool } => {
+        Op::Platform { tool } => {
             let owned = docs.tools.get(&tool).cloned().ok_or_else(gone)?;
             let timeout = owned.value.call_timeout();
             (Found::Platform { tool: owned.value, owner: owned.owner }, timeout)
         }
+        Op::Resume { .. }
+        | Op::Replay { .. }
+        | Op::Answer { .. }
+        | Op::Cancel { .. }
+        | Op::Watch { .. }
+        | Op::Refresh { .. } => return Err(gone()),
     };
-    let remaining = Duration::from_millis(head.deadline_ms).min(own);
     // The span that now carries the call, where an exporter listens; else the caller's context goes on.
     let trace = rollcall_shared::telemetry::trace_of(&tracing::Span::current()).unwrap_or(head.trace);
     Ok(Accepted {
         tenant: head.tenant,
         target,
         session: head.session,
-        arguments: envelope.arguments,
+        params,
         caller: head.caller,
         trace,
-        deadline: Instant::now() + remaining,
+        patience: Duration::from_millis(head.deadline_ms).min(own),
         may_have_run: Arc::new(AtomicBool::new(false)),
     })
 }

@@ -1,62 +1,88 @@
 //! Deliver: borrow a connection, send the call once, examine the answer.
 //!
-//! A call is sent again only if the first attempt surely did not reach the upstream, or the answer itself proves that
-//! nothing ran (a lost session). Everything else is reported, with whether it may have run.
+//! A call is sent again only if the first attempt surely did not reach the upstream, if the answer itself proves that
+//! nothing ran (a lost session), or if the answer asks for it (a round of input). Everything else is reported, with
+//! whether it may have run.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use rollcall_shared::limits;
 use rollcall_shared::mcp::era::Era;
-use rollcall_shared::wire::{Failure, Final, Interim, Reason};
-use serde_json::value::RawValue;
+use rollcall_shared::mcp::raw;
+use rollcall_shared::wire::{Failure, Final, Method, Params, Reason};
 
 use super::accept::{Accepted, Found};
-use super::platform;
-use crate::upstream::message::{CallParams, news_for_caller};
-use crate::upstream::{Broken, Hear, Outgoing};
+use super::conversation::{Conversation, Hearing};
+use super::leg::era_of;
+use super::{platform, rounds};
+use crate::upstream::message::{self, CallParams};
+use crate::upstream::{Broken, Connection, Outgoing};
 use crate::worker::Shared;
 
-pub(crate) async fn deliver(shared: &Arc<Shared>, call: Accepted, interim: Interim) -> Final {
-    match &call.target {
-        Found::Platform { tool, owner } => platform::call(shared, &call, tool, *owner).await,
-        Found::Server { .. } => to_server(shared, &call, &interim).await,
+pub(crate) async fn deliver(shared: &Arc<Shared>, call: Accepted, conversation: &Arc<Conversation>) -> Final {
+    let method = match &call.target {
+        Found::Platform { tool, owner } => return platform::call(shared, &call, tool, *owner).await,
+        Found::Server { method, .. } => *method,
+    };
+    let mut params = Cow::Borrowed(&call.params);
+    for _ in 0..limits::INPUT_ROUNDS {
+        let (end, era) = to_server(shared, &call, conversation, &params).await;
+        match (end, era, era_of(&call.caller)) {
+            // The server asks by its answer, and the caller is asked on its stream.
+            (Final::Result(result), Era::Modern, Era::Legacy) => match rounds::input_required(&result) {
+                None => return Final::Result(result),
+                Some(input) => match rounds::answer(conversation, &input).await {
+                    Ok(responses) => rounds::put(params.to_mut(), responses, input.state),
+                    Err(end) => return end,
+                },
+            },
+            (Final::Error(error), Era::Legacy, Era::Modern) if method == Method::CallTool => {
+                return rounds::url_required(conversation, error);
+            }
+            (end @ (Final::Result(_) | Final::Error(_) | Final::Parked { .. } | Final::Failed(_)), _, _) => return end,
+        }
     }
+    Final::Failed(Failure::sent(Reason::BadAnswer, "the server asks for input again and again"))
 }
 
-async fn to_server(shared: &Arc<Shared>, call: &Accepted, interim: &Interim) -> Final {
-    let Found::Server { server, tool } = &call.target else {
-        return Final::Failed(Failure::unsent(Reason::NotConfigured, "no server"));
+/// One exchange with the server. Says which era it speaks.
+async fn to_server(
+    shared: &Arc<Shared>,
+    call: &Accepted,
+    conversation: &Arc<Conversation>,
+    params: &Params,
+) -> (Final, Era) {
+    let Found::Server { server, method, name, headers } = &call.target else {
+        return (Final::Failed(Failure::unsent(Reason::NotConfigured, "no server")), Era::Modern);
     };
     let mut attempts = 0;
     loop {
         attempts += 1;
         let borrowed = match shared.pool.borrow(shared, &call.tenant, server, &call.session).await {
             Ok(borrowed) => borrowed,
-            Err(failure) => return Final::Failed(failure),
+            Err(failure) => return (Final::Failed(failure), Era::Modern),
         };
         shared.catalogs.used(shared, &call.tenant, server);
-        let era = borrowed.connection().era();
+        let connection = borrowed.connection();
+        let era = connection.era();
+        set_level(connection, call).await;
         let token = call.caller.progress_token.is_some().then(rollcall_shared::digest::unguessable);
-        let params = CallParams {
-            tool,
-            arguments: call.arguments.as_deref(),
-            caller: &call.caller,
-            trace: &call.trace,
-            progress_token: token.as_deref(),
+        let built = CallParams { params, caller: &call.caller, trace: &call.trace, progress_token: token.as_deref() };
+        let outgoing = Outgoing {
+            method: method.as_str(),
+            name: name.as_deref(),
+            headers,
+            params: built.build(era),
+            progress: token.as_deref(),
         };
-        let outgoing =
-            Outgoing { method: "tools/call", name: Some(tool), params: params.build(era), progress: token.as_deref() };
-        let hear = Hearing {
-            shared,
-            call,
-            interim,
-            token: token.clone(),
-            own_stream: borrowed.connection().has_own_streams(),
-        };
-        let asked = borrowed.connection().ask(outgoing, Arc::new(hear.into_owned()), &call.may_have_run).await;
+        let tied = connection.ties_messages();
+        let hear = Hearing { conversation: conversation.clone(), ours: token.clone(), tied };
+        let asked = connection.ask(outgoing, Arc::new(hear), &call.may_have_run).await;
         match asked {
-            Ok(end) => return end,
-            Err(Broken::Failed(failure)) => return Final::Failed(failure),
+            Ok(end) => return (end, era),
+            Err(Broken::Failed(failure)) => return (Final::Failed(failure), era),
             Err(broken) => {
                 // A connect failure says nothing of a session that others use; the client's pool connects anew by itself.
                 let only_unreachable = matches!(&broken, Broken::Unsent(f) if f.reason == Reason::Unreachable);
@@ -66,10 +92,11 @@ async fn to_server(shared: &Arc<Shared>, call: &Accepted, interim: &Interim) -> 
                 // Nothing of this attempt reached a tool, so the next one starts from a clean slate.
                 call.may_have_run.store(false, Ordering::Release);
                 if attempts >= 2 {
-                    return Final::Failed(match broken {
+                    let end = match broken {
                         Broken::Unsent(failure) | Broken::Failed(failure) => failure,
                         Broken::LostSession => Failure::unsent(Reason::ConnectionLost, "the session was lost twice"),
-                    });
+                    };
+                    return (Final::Failed(end), era);
                 }
                 tracing::info!(server = %server.value.id, "the connection was stale; trying once more on a new one");
             }
@@ -77,44 +104,18 @@ async fn to_server(shared: &Arc<Shared>, call: &Accepted, interim: &Interim) -> 
     }
 }
 
-struct Hearing<'a> {
-    shared: &'a Arc<Shared>,
-    call: &'a Accepted,
-    interim: &'a Interim,
-    token: Option<String>,
-    own_stream: bool,
-}
-
-impl Hearing<'_> {
-    fn into_owned(self) -> CallHearing {
-        CallHearing {
-            metrics: self.shared.metrics.clone(),
-            interim: self.interim.clone(),
-            ours: self.token,
-            theirs: self.call.caller.progress_token.clone(),
-            // A message on a shared pipe cannot be tied to a call, and a modern caller must have asked for logs.
-            wants_logs: self.own_stream
-                && (self.call.caller.era != Some(Era::Modern) || self.call.caller.log_level.is_some()),
-        }
+/// A legacy server logs from one severity on for all who share it: from the least that any of them asked for. Each is
+/// then told from its own on.
+async fn set_level(connection: &Connection, call: &Accepted) {
+    if connection.era() == Era::Modern || !connection.peer().offers("logging") {
+        return;
     }
-}
-
-/// Hands what an upstream reports during a call to its caller.
-struct CallHearing {
-    metrics: Arc<rollcall_shared::telemetry::Metrics>,
-    interim: Interim,
-    ours: Option<String>,
-    theirs: Option<Box<RawValue>>,
-    wants_logs: bool,
-}
-
-impl Hear for CallHearing {
-    fn hear(&self, method: &str, params: Option<&RawValue>) {
-        let news = news_for_caller(method, params, self.ours.as_deref(), self.theirs.as_deref(), self.wants_logs);
-        if let Some(message) = news
-            && !self.interim.send(message)
-        {
-            self.metrics.interim_dropped.add(1, &[]);
+    let Some(level) = &call.caller.log_level else { return };
+    let Some(severity) = message::severity(level.get()) else { return };
+    if connection.bulletin().lowers_level(severity) {
+        let members = format!(r#""level":{}"#, raw::quote(&raw::string(level).unwrap_or_default()));
+        if let Err(error) = connection.ask_ourselves("logging/setLevel", &members).await {
+            tracing::debug!(?error, "a server does not take a log level");
         }
     }
 }

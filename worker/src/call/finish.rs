@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use opentelemetry::KeyValue;
 use rollcall_shared::limits;
 use rollcall_shared::wire::{Failure, Final, Reason};
-use tokio::time::error::Elapsed;
 
 use crate::worker::Shared;
 
-pub(crate) fn finish(shared: &Shared, name: &str, delivered: Result<Final, Elapsed>, ran: &AtomicBool) -> Final {
-    let end = delivered.unwrap_or_else(|_| {
+/// `delivered` is none where the time ran out.
+pub(crate) fn finish(shared: &Shared, name: &str, delivered: Option<Final>, ran: &AtomicBool) -> Final {
+    let end = delivered.unwrap_or_else(|| {
         let may_have_run = ran.load(Ordering::Acquire);
         Final::Failed(Failure { may_have_run, ..Failure::unsent(Reason::TimedOut, "the deadline passed") })
     });

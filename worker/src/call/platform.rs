@@ -9,7 +9,7 @@ use rollcall_shared::limits;
 use rollcall_shared::mcp::raw;
 use rollcall_shared::model::PlatformTool;
 use rollcall_shared::tenants::Owner;
-use rollcall_shared::wire::{Failure, Final, Reason};
+use rollcall_shared::wire::{Failure, Final, Member, Reason};
 
 use super::accept::Accepted;
 use crate::credentials;
@@ -34,7 +34,7 @@ async fn run(shared: &Shared, call: &Accepted, tool: &PlatformTool, owner: Owner
         let value = credentials::resolve(value, owner, &shared.environment)?;
         request = request.header(name, value.expose());
     }
-    let body = call.arguments.clone().unwrap_or_else(|| Bytes::from_static(b"{}"));
+    let body = call.params.get(Member::Arguments).cloned().unwrap_or_else(|| Bytes::from_static(b"{}"));
     let request = request
         .body(Full::new(body))
         .map_err(|e| Failure::unsent(Reason::CredentialMissing, format!("a header value is not valid: {e}")))?;

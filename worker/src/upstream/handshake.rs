@@ -4,19 +4,33 @@
 //! leads to `initialize` (specification 2026-07-28, basic/transports/stdio, section Backward Compatibility). A call is
 //! never sent to find an era out.
 
-use rollcall_shared::mcp::era::{Era, LEGACY_LATEST, MODERN};
+use rollcall_shared::mcp::era::{Era, LEGACY_LATEST, META_SERVER, MODERN};
 use rollcall_shared::mcp::raw;
+use rollcall_shared::model::About;
 use rollcall_shared::wire::{Failure, Final, Reason};
+use serde_json::value::RawValue;
 
 use super::message::CLIENT_INFO;
 
-/// What a server said of itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Who is at the other end.
+#[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub(crate) era: Era,
     /// The revision that is spoken.
     pub(crate) version: String,
-    pub(crate) offers_tools: bool,
+    pub(crate) about: About,
+}
+
+impl Peer {
+    /// Nobody yet; what is sent to it is sent in the modern way.
+    pub(crate) fn unknown() -> Self {
+        Self { era: Era::Modern, version: MODERN.to_owned(), about: About::default() }
+    }
+
+    /// Whether the upstream said that it has this capability.
+    pub(crate) fn offers(&self, capability: &str) -> bool {
+        self.about.capability(capability).is_some()
+    }
 }
 
 /// Legacy revisions that we can speak to a server. The oldest only over stdio, where its framing is the same.
@@ -26,18 +40,31 @@ const SPOKEN: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05
 pub(crate) fn read_discover(end: &Final) -> Option<Peer> {
     let Final::Result(result) = end else { return None };
     let members = raw::members(std::str::from_utf8(result).ok()?).ok()?;
-    let get = |key: &str| members.iter().find(|(k, _)| k == key).map(|(_, value)| value.get());
-    let versions: Vec<String> = serde_json::from_str(get("supportedVersions")?).ok()?;
+    let get = |key: &str| members.iter().find(|(k, _)| k == key).map(|(_, value)| *value);
+    let versions: Vec<String> = serde_json::from_str(get("supportedVersions")?.get()).ok()?;
+    let meta = get("_meta").and_then(|meta| raw::members(meta.get()).ok()).unwrap_or_default();
+    let info = meta.iter().find(|(key, _)| key == META_SERVER).map(|(_, value)| *value);
     versions.iter().any(|v| v == MODERN).then(|| Peer {
         era: Era::Modern,
         version: MODERN.to_owned(),
-        offers_tools: get("capabilities").is_some_and(has_tools),
+        about: about(get("capabilities"), get("instructions"), info),
     })
 }
 
-/// Params of `initialize`. No capability is declared, since nothing that a server asks could be carried to a caller yet.
-pub(crate) fn initialize_params() -> String {
-    format!(r#"{{"protocolVersion":"{LEGACY_LATEST}","capabilities":{{}},"clientInfo":{CLIENT_INFO}}}"#)
+fn about(capabilities: Option<&RawValue>, instructions: Option<&RawValue>, info: Option<&RawValue>) -> About {
+    let object = |value: Option<&RawValue>| value.filter(|v| v.get().starts_with('{')).map(ToOwned::to_owned);
+    About {
+        capabilities: object(capabilities),
+        instructions: instructions.filter(|v| v.get().starts_with('"')).map(ToOwned::to_owned),
+        info: object(info),
+    }
+}
+
+/// Params of `initialize`. What a server may ask is declared only where each question can be tied to one call.
+pub(crate) fn initialize_params(can_be_asked: bool) -> String {
+    let capabilities =
+        if can_be_asked { r#"{"roots":{},"sampling":{},"elicitation":{"form":{},"url":{}}}"# } else { "{}" };
+    format!(r#"{{"protocolVersion":"{LEGACY_LATEST}","capabilities":{capabilities},"clientInfo":{CLIENT_INFO}}}"#)
 }
 
 /// The legacy peer behind an answer to `initialize`.
@@ -46,20 +73,18 @@ pub(crate) fn read_initialize(end: &Final) -> Result<Peer, Failure> {
     let result = match end {
         Final::Result(result) => result,
         Final::Error(error) => return Err(bad(&String::from_utf8_lossy(error))),
+        Final::Parked { .. } => return Err(bad("it waits for input")),
         Final::Failed(failure) => return Err(failure.clone()),
     };
     let text = std::str::from_utf8(result).map_err(|e| bad(&e.to_string()))?;
     let members = raw::members(text).map_err(|e| bad(&e.to_string()))?;
-    let get = |key: &str| members.iter().find(|(k, _)| k == key).map(|(_, value)| value.get());
-    let version = get("protocolVersion").and_then(raw::string_of).ok_or_else(|| bad("no protocolVersion"))?;
+    let get = |key: &str| members.iter().find(|(k, _)| k == key).map(|(_, value)| *value);
+    let version = get("protocolVersion").and_then(raw::string).ok_or_else(|| bad("no protocolVersion"))?;
     if !SPOKEN.contains(&version.as_str()) {
         return Err(bad(&format!("unknown revision {version:?}")));
     }
-    Ok(Peer { era: Era::Legacy, version, offers_tools: get("capabilities").is_some_and(has_tools) })
-}
-
-fn has_tools(capabilities: &str) -> bool {
-    raw::members(capabilities).is_ok_and(|m| m.iter().any(|(key, value)| key == "tools" && value.get() != "null"))
+    let about = about(get("capabilities"), get("instructions"), get("serverInfo"));
+    Ok(Peer { era: Era::Legacy, version, about })
 }
 
 #[cfg(test)]
@@ -73,20 +98,18 @@ mod tests {
     #[test]
     fn only_an_answer_that_knows_the_modern_revision_is_modern() {
         let modern = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}"#;
-        assert_eq!(
-            read_discover(&result(modern)),
-            Some(Peer { era: Era::Modern, version: MODERN.to_owned(), offers_tools: true })
-        );
+        let peer = read_discover(&result(modern)).expect("a modern one");
+        assert!(peer.era == Era::Modern && peer.offers("tools") && !peer.offers("prompts"));
         for other in [r#"{"supportedVersions":["2025-11-25"],"capabilities":{}}"#, "{}", "null", "[]"] {
-            assert_eq!(read_discover(&result(other)), None, "{other}");
+            assert!(read_discover(&result(other)).is_none(), "{other}");
         }
-        assert_eq!(read_discover(&Final::Error(bytes::Bytes::new())), None);
+        assert!(read_discover(&Final::Error(bytes::Bytes::new())).is_none());
     }
 
     #[test]
     fn a_legacy_server_must_name_a_revision_that_we_speak() {
         let good = r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}}}"#;
-        assert!(read_initialize(&result(good)).is_ok_and(|p| p.offers_tools && p.version == "2025-06-18"));
+        assert!(read_initialize(&result(good)).is_ok_and(|p| p.offers("tools") && p.version == "2025-06-18"));
         for bad in [r#"{"protocolVersion":"1999-01-01","capabilities":{}}"#, "{}", "7"] {
             assert!(read_initialize(&result(bad)).is_err_and(|f| f.reason == Reason::BadAnswer), "{bad}");
         }

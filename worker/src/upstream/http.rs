@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use http_body_util::Full;
 use rollcall_shared::digest::unguessable;
 use rollcall_shared::limits;
-use rollcall_shared::mcp::era::{Era, MODERN};
+use rollcall_shared::mcp::era::Era;
 use rollcall_shared::mcp::headers;
 use rollcall_shared::model::{Server, ServerEra, Transport};
 use rollcall_shared::task::Tasks;
@@ -22,6 +22,7 @@ use rollcall_shared::tenants::Owned;
 use rollcall_shared::wire::{Failure, Final, Reason};
 
 pub(super) use self::answer::to_final;
+use super::bulletin::Bulletin;
 use super::handshake::{self, Peer};
 use super::message;
 use super::net::{HttpClient, read_capped, send_failure};
@@ -42,6 +43,7 @@ struct Inner {
     peer: Peer,
     /// The legacy session, if the server keeps one.
     session: Option<HeaderValue>,
+    bulletin: Arc<Bulletin>,
     id_prefix: String,
     next_id: AtomicU64,
     closed: AtomicBool,
@@ -51,10 +53,27 @@ struct Inner {
 struct Heads<'a> {
     method: &'a str,
     name: Option<&'a str>,
+    params: &'a [(String, String)],
+}
+
+impl<'a> Heads<'a> {
+    fn of(method: &'a str) -> Self {
+        Self { method, name: None, params: &[] }
+    }
+}
+
+/// The way back to a server that asked something.
+#[derive(Clone)]
+pub(crate) struct ReplyTo(Arc<Inner>);
+
+impl ReplyTo {
+    pub(crate) async fn send(&self, answer: Bytes) {
+        self.0.post_and_forget(answer).await;
+    }
 }
 
 impl HttpConnection {
-    /// Opens a connection to a server reached by URL. `changed` is called when the server says that its tools changed.
+    /// Opens a connection to a server reached by URL. `changed` is called when the server says that a list of its changed.
     pub(crate) async fn open(
         shared: &Shared,
         server: &Owned<Server>,
@@ -72,28 +91,28 @@ impl HttpConnection {
             value.set_sensitive(true);
             map.insert(name, value);
         }
-        let mut inner = Inner {
+        let mut inner = Arc::new(Inner {
             client: shared.clients.of(server.owner).clone(),
             url: url.to_string(),
             headers: map,
-            peer: Peer { era: Era::Modern, version: MODERN.to_owned(), offers_tools: false },
+            peer: Peer::unknown(),
             session: None,
+            bulletin: Bulletin::new(changed),
             id_prefix: unguessable(),
             next_id: AtomicU64::new(0),
             closed: AtomicBool::new(false),
-        };
-        inner.shake_hands(server.value.era).await?;
-        let inner = Arc::new(inner);
-        shared.tasks.spawn_until_stop("list changes", watch::watch(inner.clone(), changed));
+        });
+        shake_hands(&mut inner, server.value.era).await?;
+        shared.tasks.spawn_until_stop("list changes", watch::watch(inner.clone()));
         Ok(Self { inner, tasks: shared.tasks.clone() })
     }
 
-    pub(crate) fn era(&self) -> Era {
-        self.inner.peer.era
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.inner.peer
     }
 
-    pub(crate) fn offers_tools(&self) -> bool {
-        self.inner.peer.offers_tools
+    pub(crate) fn bulletin(&self) -> &Arc<Bulletin> {
+        &self.inner.bulletin
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -107,9 +126,9 @@ impl HttpConnection {
         sent: &AtomicBool,
     ) -> Result<Final, Broken> {
         let id = self.inner.new_id();
-        let mut guard = CancelOnDrop { connection: self, id: &id, armed: self.era() == Era::Legacy };
+        let mut guard = CancelOnDrop { connection: self, id: &id, armed: self.inner.peer.era == Era::Legacy };
         let body = message::request(&id, outgoing.method, &outgoing.params);
-        let heads = Heads { method: outgoing.method, name: outgoing.name };
+        let heads = Heads { method: outgoing.method, name: outgoing.name, params: outgoing.headers };
         let asked = self.inner.exchange(&id, body, heads, hear, sent).await;
         guard.armed = false;
         asked.map(|(end, _)| end)
@@ -136,6 +155,67 @@ impl Drop for HttpConnection {
     }
 }
 
+/// Finds out the era, and opens a session where it is the legacy one. The connection is ours alone until then.
+async fn shake_hands(inner: &mut Arc<Inner>, era: ServerEra) -> Result<(), Failure> {
+    if era != ServerEra::Legacy {
+        match tokio::time::timeout(limits::PROBE_TIMEOUT, discover(inner)).await {
+            Ok(Ok(Some(peer))) => {
+                known(inner)?.peer = peer;
+                return Ok(());
+            }
+            Ok(Err(failure)) => return Err(failure),
+            Ok(Ok(None)) | Err(_) if era == ServerEra::Modern => {
+                return Err(Failure::unsent(Reason::BadAnswer, "the server does not speak 2026-07-28"));
+            }
+            Ok(Ok(None)) | Err(_) => {}
+        }
+    }
+    let opening = tokio::time::timeout(limits::HANDSHAKE_TIMEOUT, initialize(inner)).await;
+    opening.unwrap_or_else(|_| Err(Failure::unsent(Reason::TimedOut, "no answer to initialize")))
+}
+
+fn known(inner: &mut Arc<Inner>) -> Result<&mut Inner, Failure> {
+    Arc::get_mut(inner).ok_or_else(|| Failure::unsent(Reason::BadAnswer, "the server asks before it has answered"))
+}
+
+/// `Ok(None)`: the server answers, but not as a modern one.
+async fn discover(inner: &Arc<Inner>) -> Result<Option<Peer>, Failure> {
+    let id = inner.new_id();
+    let body = message::request(&id, "server/discover", &message::own_params(Era::Modern, ""));
+    match inner.exchange(&id, body, Heads::of("server/discover"), &Deaf, &AtomicBool::new(false)).await {
+        Ok((end, _)) => Ok(handshake::read_discover(&end)),
+        Err(Broken::Unsent(failure)) => Err(failure),
+        Err(Broken::Failed(failure)) if failure.reason == Reason::AuthRequired => Err(failure),
+        Err(Broken::Failed(_) | Broken::LostSession) => Ok(None),
+    }
+}
+
+/// Every question of the server comes on the stream of the call that it belongs to, so all kinds can be declared.
+async fn initialize(inner: &mut Arc<Inner>) -> Result<(), Failure> {
+    let id = inner.new_id();
+    let own = known(inner)?;
+    own.peer.era = Era::Legacy;
+    own.peer.version = String::new(); // not negotiated yet: no version header
+    let body = message::request(&id, "initialize", &handshake::initialize_params(true));
+    let asked = inner.exchange(&id, body, Heads::of("initialize"), &Deaf, &AtomicBool::new(false)).await;
+    let (end, session) = asked.map_err(|broken| match broken {
+        Broken::Unsent(failure) | Broken::Failed(failure) => failure,
+        Broken::LostSession => Failure::unsent(Reason::BadAnswer, "404 to initialize"),
+    })?;
+    let own = known(inner)?;
+    own.peer = handshake::read_initialize(&end)?;
+    own.session = session;
+    let body = message::notification("notifications/initialized", "{}");
+    let request = inner.request(Method::POST, body, None)?;
+    let response = inner.client.request(request).await.map_err(|e| send_failure(&e))?;
+    if !response.status().is_success() {
+        let detail = format!("{} to notifications/initialized", response.status());
+        return Err(Failure::unsent(Reason::BadAnswer, detail));
+    }
+    read_capped(response.into_body(), limits::BODY_BYTES).await.ok();
+    Ok(())
+}
+
 /// A legacy server does not take a closed stream for a cancellation: it is told.
 struct CancelOnDrop<'a> {
     connection: &'a HttpConnection,
@@ -159,61 +239,6 @@ impl Inner {
         format!("{}-{}", self.id_prefix, self.next_id.fetch_add(1, Ordering::Relaxed))
     }
 
-    async fn shake_hands(&mut self, era: ServerEra) -> Result<(), Failure> {
-        if era != ServerEra::Legacy {
-            match tokio::time::timeout(limits::PROBE_TIMEOUT, self.discover()).await {
-                Ok(Ok(Some(peer))) => {
-                    self.peer = peer;
-                    return Ok(());
-                }
-                Ok(Err(failure)) => return Err(failure),
-                Ok(Ok(None)) | Err(_) if era == ServerEra::Modern => {
-                    return Err(Failure::unsent(Reason::BadAnswer, "the server does not speak 2026-07-28"));
-                }
-                Ok(Ok(None)) | Err(_) => {}
-            }
-        }
-        let opening = tokio::time::timeout(limits::HANDSHAKE_TIMEOUT, self.initialize()).await;
-        opening.unwrap_or_else(|_| Err(Failure::unsent(Reason::TimedOut, "no answer to initialize")))
-    }
-
-    /// `Ok(None)`: the server answers, but not as a modern one.
-    async fn discover(&self) -> Result<Option<Peer>, Failure> {
-        let id = self.new_id();
-        let body = message::request(&id, "server/discover", &message::own_params(Era::Modern, ""));
-        let heads = Heads { method: "server/discover", name: None };
-        match self.exchange(&id, body, heads, &Deaf, &AtomicBool::new(false)).await {
-            Ok((end, _)) => Ok(handshake::read_discover(&end)),
-            Err(Broken::Unsent(failure)) => Err(failure),
-            Err(Broken::Failed(failure)) if failure.reason == Reason::AuthRequired => Err(failure),
-            Err(Broken::Failed(_) | Broken::LostSession) => Ok(None),
-        }
-    }
-
-    async fn initialize(&mut self) -> Result<(), Failure> {
-        let id = self.new_id();
-        self.peer.era = Era::Legacy;
-        self.peer.version = String::new(); // not negotiated yet: no version header
-        let body = message::request(&id, "initialize", &handshake::initialize_params());
-        let heads = Heads { method: "initialize", name: None };
-        let (end, session) =
-            self.exchange(&id, body, heads, &Deaf, &AtomicBool::new(false)).await.map_err(|broken| match broken {
-                Broken::Unsent(failure) | Broken::Failed(failure) => failure,
-                Broken::LostSession => Failure::unsent(Reason::BadAnswer, "404 to initialize"),
-            })?;
-        self.peer = handshake::read_initialize(&end)?;
-        self.session = session;
-        let body = message::notification("notifications/initialized", "{}");
-        let request = self.request(Method::POST, body, None)?;
-        let response = self.client.request(request).await.map_err(|e| send_failure(&e))?;
-        if !response.status().is_success() {
-            let detail = format!("{} to notifications/initialized", response.status());
-            return Err(Failure::unsent(Reason::BadAnswer, detail));
-        }
-        read_capped(response.into_body(), limits::BODY_BYTES).await.ok();
-        Ok(())
-    }
-
     fn request(&self, method: Method, body: Bytes, heads: Option<&Heads<'_>>) -> Result<Request<Full<Bytes>>, Failure> {
         let bad = |e: http::Error| Failure::unsent(Reason::BadAnswer, e.to_string());
         let mut request = Request::builder()
@@ -231,6 +256,9 @@ impl Inner {
             request = request.header(headers::METHOD, heads.method);
             if let Some(name) = heads.name {
                 request = request.header(headers::NAME, headers::encode(name));
+            }
+            for (name, value) in heads.params {
+                request = request.header(format!("{}{name}", headers::PARAM_PREFIX), headers::encode(value));
             }
         }
         let mut request = request.body(Full::new(body)).map_err(bad)?;
@@ -251,7 +279,7 @@ impl Inner {
 
     /// One request and its answer, with the session that came along.
     async fn exchange(
-        &self,
+        self: &Arc<Self>,
         id: &str,
         body: Bytes,
         heads: Heads<'_>,

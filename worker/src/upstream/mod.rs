@@ -1,5 +1,6 @@
 //! Upstream connections: HTTP and stdio, both eras, behind one small interface.
 
+pub(crate) mod bulletin;
 pub(crate) mod handshake;
 pub(crate) mod http;
 pub(crate) mod lines;
@@ -11,34 +12,73 @@ pub(crate) mod stdio;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use bytes::Bytes;
 use rollcall_shared::mcp::era::Era;
 use rollcall_shared::wire::{Failure, Final};
 use serde_json::value::RawValue;
 
+use self::bulletin::Bulletin;
+use self::handshake::Peer;
 use self::http::HttpConnection;
 use self::stdio::StdioConnection;
 
 /// A request to an upstream, before it has an id.
+#[derive(Default)]
 pub(crate) struct Outgoing<'a> {
     pub(crate) method: &'static str,
     /// What `Mcp-Name` says: the upstream's own name of what is asked for.
     pub(crate) name: Option<&'a str>,
+    /// What goes into `Mcp-Param-*`.
+    pub(crate) headers: &'a [(String, String)],
     /// The raw object of params, complete for the connection's era.
     pub(crate) params: String,
     /// Our progress token, by which progress on a shared pipe finds its request.
     pub(crate) progress: Option<&'a str>,
 }
 
-/// Hears notifications that belong to one request.
-pub(crate) trait Hear: Send + Sync {
-    fn hear(&self, method: &str, params: Option<&RawValue>);
+/// What an upstream asks in the course of a request.
+pub(crate) struct Question<'a> {
+    pub(crate) id: &'a RawValue,
+    pub(crate) method: &'a str,
+    pub(crate) params: Option<&'a RawValue>,
 }
 
-/// For requests that expect none.
+/// Hears what belongs to one request.
+pub(crate) trait Hear: Send + Sync {
+    fn hear(&self, method: &str, params: Option<&RawValue>);
+
+    /// The upstream asks something. Gives the answer where it is known at once; else it goes through `reply` later.
+    fn asked(&self, question: &Question<'_>, _reply: &ReplyTo) -> Option<Bytes> {
+        Some(message::answer_upstream(question.id, question.method))
+    }
+
+    /// Whether a message on a pipe that one session has for itself may be taken for this request's.
+    fn takes_all(&self) -> bool {
+        false
+    }
+}
+
+/// For requests that expect nothing.
 pub(crate) struct Deaf;
 
 impl Hear for Deaf {
     fn hear(&self, _: &str, _: Option<&RawValue>) {}
+}
+
+/// The way back to an upstream that asked something.
+#[derive(Clone)]
+pub(crate) enum ReplyTo {
+    Http(http::ReplyTo),
+    Stdio(stdio::ReplyTo),
+}
+
+impl ReplyTo {
+    pub(crate) async fn send(&self, answer: Bytes) {
+        match self {
+            ReplyTo::Http(http) => http.send(answer).await,
+            ReplyTo::Stdio(stdio) => stdio.send(answer).await,
+        }
+    }
 }
 
 /// Why a request has no answer.
@@ -59,23 +99,30 @@ pub(crate) enum Connection {
 }
 
 impl Connection {
-    pub(crate) fn era(&self) -> Era {
+    pub(crate) fn peer(&self) -> &Peer {
         match self {
-            Connection::Http(http) => http.era(),
-            Connection::Stdio(stdio) => stdio.era(),
+            Connection::Http(http) => http.peer(),
+            Connection::Stdio(stdio) => stdio.peer(),
         }
     }
 
-    /// Whether messages during a request surely belong to it.
-    pub(crate) fn has_own_streams(&self) -> bool {
-        matches!(self, Connection::Http(_))
+    pub(crate) fn era(&self) -> Era {
+        self.peer().era
     }
 
-    /// Whether the upstream said that it offers tools.
-    pub(crate) fn offers_tools(&self) -> bool {
+    /// What the upstream tells apart from any request.
+    pub(crate) fn bulletin(&self) -> &Arc<Bulletin> {
         match self {
-            Connection::Http(http) => http.offers_tools(),
-            Connection::Stdio(stdio) => stdio.offers_tools(),
+            Connection::Http(http) => http.bulletin(),
+            Connection::Stdio(stdio) => stdio.bulletin(),
+        }
+    }
+
+    /// Whether messages during a request surely belong to it, or at least to its session.
+    pub(crate) fn ties_messages(&self) -> bool {
+        match self {
+            Connection::Http(_) => true,
+            Connection::Stdio(stdio) => stdio.is_of_one_session(),
         }
     }
 
@@ -119,6 +166,13 @@ impl Connection {
                 asked
             }
         }
+    }
+
+    /// A request of our own in the course of things, such as `resources/subscribe`.
+    pub(crate) async fn ask_ourselves(&self, method: &'static str, members: &str) -> Result<Final, Broken> {
+        let params = message::own_params(self.era(), members);
+        let outgoing = Outgoing { method, params, ..Outgoing::default() };
+        self.ask(outgoing, Arc::new(Deaf), &AtomicBool::new(false)).await
     }
 
     /// Ends the connection: a session is deleted, a child is given time to end.

@@ -60,6 +60,8 @@ struct Slot {
     /// Failed starts in a row.
     streak: AtomicUsize,
     calls: Arc<Semaphore>,
+    /// Subscriptions that keep the connection open.
+    watchers: AtomicUsize,
     last_used: Mutex<Instant>,
 }
 
@@ -69,6 +71,25 @@ pub(crate) struct Pool {
     slots: DashMap<Key, Arc<Slot>>,
     /// The worker ends: no slot is made any more.
     closing: AtomicBool,
+}
+
+/// A connection that is kept open for a subscription, which is no call.
+pub(crate) struct Watching {
+    connection: Arc<Connection>,
+    slot: Arc<Slot>,
+}
+
+impl Watching {
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.slot.watchers.fetch_sub(1, Ordering::AcqRel);
+        *lock(&self.slot.last_used) = Instant::now();
+    }
 }
 
 /// A connection with the right to make one call on it.
@@ -81,6 +102,12 @@ pub(crate) struct Borrowed {
 impl Borrowed {
     pub(crate) fn connection(&self) -> &Connection {
         &self.connection
+    }
+
+    /// Keeps the connection, and gives the right to make a call back.
+    pub(crate) fn watching(&self) -> Watching {
+        self.slot.watchers.fetch_add(1, Ordering::AcqRel);
+        Watching { connection: self.connection.clone(), slot: self.slot.clone() }
     }
 
     /// The connection is of no more use; the next caller opens a new one.
@@ -162,6 +189,7 @@ impl Pool {
             state: Mutex::new(State::Idle),
             streak: AtomicUsize::new(0),
             calls: Arc::new(Semaphore::new(limits::UPSTREAM_CALLS)),
+            watchers: AtomicUsize::new(0),
             last_used: Mutex::new(Instant::now()),
         });
         let slot = self.slots.entry(key.clone()).or_insert(fresh).clone();
@@ -184,7 +212,7 @@ impl Pool {
         if own.len() < limits::UPSTREAMS_PER_TENANT {
             return true;
         }
-        own.retain(|(_, slot)| slot.calls.available_permits() == limits::UPSTREAM_CALLS);
+        own.retain(|(_, slot)| slot.is_idle());
         let Some((key, slot)) = own.into_iter().min_by_key(|(_, slot)| *lock(&slot.last_used)) else { return false };
         self.slots.remove_if(&key, |_, old| Arc::ptr_eq(old, &slot));
         shared.tasks.spawn("close upstream", close(slot, shared.metrics.clone()));
@@ -195,6 +223,7 @@ impl Pool {
     pub(crate) async fn sweep_forever(&self, shared: &Arc<Shared>) {
         loop {
             tokio::time::sleep(SWEEP).await;
+            shared.conversations.sweep();
             let entries: Vec<(Key, Arc<Slot>)> =
                 self.slots.iter().map(|entry| (entry.key().clone(), entry.value().clone())).collect();
             for (key, slot) in entries {
@@ -203,8 +232,7 @@ impl Pool {
                     Ok(None) => false,
                     Err(_) => true,
                 };
-                let idle = lock(&slot.last_used).elapsed() > slot.server.value.idle_timeout()
-                    && slot.calls.available_permits() == limits::UPSTREAM_CALLS;
+                let idle = lock(&slot.last_used).elapsed() > slot.server.value.idle_timeout() && slot.is_idle();
                 if (idle || !configured) && self.slots.remove_if(&key, |_, old| Arc::ptr_eq(old, &slot)).is_some() {
                     shared.tasks.spawn("close upstream", close(slot, shared.metrics.clone()));
                 }
@@ -252,6 +280,10 @@ impl Drop for Unfinished {
 }
 
 impl Slot {
+    fn is_idle(&self) -> bool {
+        self.calls.available_permits() == limits::UPSTREAM_CALLS && self.watchers.load(Ordering::Acquire) == 0
+    }
+
     /// What a caller finds here; a connection is opened where there is none.
     fn ready(self: &Arc<Self>, shared: &Arc<Shared>, key: &Key) -> Ready {
         let mut state = lock(&self.state);

@@ -7,13 +7,15 @@
 mod child;
 mod wire;
 
+pub(crate) use wire::ReplyTo;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rollcall_shared::limits;
-use rollcall_shared::mcp::era::{Era, MODERN};
+use rollcall_shared::mcp::era::Era;
 use rollcall_shared::mcp::raw;
-use rollcall_shared::model::{Server, ServerEra};
+use rollcall_shared::model::{Isolation, Server, ServerEra};
 use rollcall_shared::tenants::Owned;
 use rollcall_shared::wire::{Failure, Final, Reason};
 use rustix::process::Pid;
@@ -23,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::child::{log_errors, spawn, supervise};
 use self::wire::{Pending, Wire, read_lines, write_lines};
+use super::bulletin::Bulletin;
 use super::handshake::{self, Peer};
 use super::{Broken, Deaf, Hear, Outgoing, message};
 use crate::worker::Shared;
@@ -78,26 +81,21 @@ impl StdioConnection {
             return Err((Failure::unsent(Reason::StartFailed, "no pipes"), false));
         };
         let (lines, queue) = mpsc::channel(limits::STDIO_QUEUE);
-        let wire = Arc::new(Wire::new(name.clone(), lines));
+        let one_session = server.value.isolation == Isolation::Session;
+        let wire = Arc::new(Wire::new(name.clone(), lines, Bulletin::new(changed), one_session));
         let wire_of_reader = wire.clone();
         let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
         let tasks = &shared.tasks;
         tasks.spawn("stdio writer", write_lines(queue, stdin, wire.closed.clone(), stop.clone()));
         let (drained, output) = oneshot::channel();
         tasks.spawn("stdio reader", async move {
-            read_lines(BufReader::new(stdout), wire_of_reader, changed).await;
+            read_lines(BufReader::new(stdout), wire_of_reader).await;
             drop(drained);
         });
         tasks.spawn("stdio errors", log_errors(stderr, name));
         tasks.spawn("stdio child", supervise(child, group, output, wire.closed.clone(), stop.clone(), ended.clone()));
-        let mut connection = Self {
-            wire,
-            peer: Peer { era: Era::Modern, version: MODERN.to_owned(), offers_tools: false },
-            stop,
-            ended,
-            probe_killed: false,
-            answered: AtomicBool::new(false),
-        };
+        let mut connection =
+            Self { wire, peer: Peer::unknown(), stop, ended, probe_killed: false, answered: AtomicBool::new(false) };
         match connection.shake_hands(era).await {
             Ok(()) => Ok(connection),
             Err(failure) => {
@@ -108,12 +106,17 @@ impl StdioConnection {
         }
     }
 
-    pub(crate) fn era(&self) -> Era {
-        self.peer.era
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
     }
 
-    pub(crate) fn offers_tools(&self) -> bool {
-        self.peer.offers_tools
+    pub(crate) fn bulletin(&self) -> &Arc<Bulletin> {
+        &self.wire.bulletin
+    }
+
+    /// Whether one session has the child for itself: what it says in the course of a call is then that session's.
+    pub(crate) fn is_of_one_session(&self) -> bool {
+        self.wire.one_session
     }
 
     pub(super) fn has_answered(&self) {
@@ -152,7 +155,7 @@ impl StdioConnection {
                 return Err(Failure::unsent(Reason::BadAnswer, "the server does not speak 2026-07-28"));
             }
         }
-        let opening = self.own("initialize", handshake::initialize_params());
+        let opening = self.own("initialize", handshake::initialize_params(self.wire.one_session));
         let end = tokio::time::timeout(limits::HANDSHAKE_TIMEOUT, opening)
             .await
             .map_err(|_| Failure::unsent(Reason::TimedOut, "no answer to initialize"))?;
@@ -166,16 +169,16 @@ impl StdioConnection {
 
     /// A request of the handshake. A child that ends here never started.
     async fn own(&self, method: &'static str, params: String) -> Result<Final, Failure> {
-        let outgoing = Outgoing { method, name: None, params, progress: None };
+        let outgoing = Outgoing { method, params, ..Outgoing::default() };
         self.ask(outgoing, Arc::new(Deaf), &AtomicBool::new(false)).await.map_err(|broken| match broken {
             Broken::Unsent(f) | Broken::Failed(f) => Failure::unsent(Reason::StartFailed, f.detail),
             Broken::LostSession => Failure::unsent(Reason::StartFailed, "the session was lost"),
         })
     }
 
-    /// Asks a modern server to tell when its tools change. Its notifications come on the shared pipe.
+    /// Asks a modern server to tell when its lists change. Its notifications come on the shared pipe.
     fn listen(&self) {
-        let params = message::own_params(Era::Modern, r#""notifications":{"toolsListChanged":true}"#);
+        let params = message::own_params(Era::Modern, message::ALL_LISTS);
         let line = message::request(&self.wire.new_id(), "subscriptions/listen", &params);
         let (written, _) = oneshot::channel();
         // A full queue at this point means that nothing is read; the catalog's age does the rest.
@@ -192,7 +195,7 @@ impl StdioConnection {
         let id = wire.new_id();
         let (answer, waiting) = oneshot::channel();
         let progress = outgoing.progress.map(str::to_owned);
-        wire.pending.insert(id.clone(), Pending { answer, hear, progress });
+        wire.pending.insert(id.clone(), Pending { answer, hear, progress, number: wire.number() });
         let mut guard = ForgetOnDrop { wire, id: &id, sent: false };
         let broken_pipe = || Broken::Unsent(Failure::unsent(Reason::ConnectionLost, "the child's input is closed"));
         if wire.closed.is_cancelled() {

@@ -326,7 +326,7 @@ proptest! {
         let sight = fixture.sight_with(policy(&json), &scope_list);
         let expected = naive(&fixture, &json, &scopes);
 
-        let rendered = Lists::default().of(&sight.view);
+        let rendered = Lists::default().of(&sight.view, rollcall_shared::model::EntryKind::Tool);
         let text = format!("[{}]", String::from_utf8_lossy(&rendered.pages[0]));
         let listed: Vec<Value> = serde_json::from_str(&text).expect("a list");
         let listed: Vec<String> = listed.iter().map(|t| t["name"].as_str().expect("a name").to_owned()).collect();

@@ -1,20 +1,22 @@
 //! Reading what a server answers: a JSON object, an event stream, or a status that says why there is neither.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::{HeaderValue, Method, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use rollcall_shared::limits;
 use rollcall_shared::mcp::era::Era;
 use rollcall_shared::mcp::jsonrpc::{self, Message, Outcome};
-use rollcall_shared::mcp::sse;
+use rollcall_shared::mcp::{headers, sse};
 use rollcall_shared::wire::{Failure, Final, Reason};
 
-use super::Inner;
+use super::{Inner, ReplyTo};
 use crate::upstream::net::{ReadError, read_capped};
-use crate::upstream::{Broken, Hear, message};
+use crate::upstream::{self, Broken, Hear, Question};
 
 /// Codes by which a server says, with status 400, that what *we* sent was not as it must be: it is another server than
 /// the one we opened the connection with. The caller did nothing wrong, and nothing ran.
@@ -22,7 +24,7 @@ const OUR_FAULT: [i64; 2] = [jsonrpc::code::HEADER_MISMATCH as i64, jsonrpc::cod
 
 impl Inner {
     pub(super) async fn read_answer(
-        &self,
+        self: &Arc<Self>,
         id: &str,
         method: &str,
         response: Response<Incoming>,
@@ -33,7 +35,7 @@ impl Inner {
         let kind = kind.unwrap_or_default().to_owned();
         let is = |expected: &str| kind.split(';').next().is_some_and(|k| k.trim().eq_ignore_ascii_case(expected));
         if status.is_success() && is("text/event-stream") {
-            return self.read_stream(id, response.into_body(), hear).await;
+            return self.read_answer_stream(id, response.into_body(), hear).await;
         }
         let retry_after = response
             .headers()
@@ -125,13 +127,58 @@ impl Inner {
         }
     }
 
-    pub(super) async fn read_stream(&self, id: &str, mut body: Incoming, hear: &dyn Hear) -> Result<Final, Broken> {
+    /// The answer on a stream. A legacy stream that ends before it, and that can be resumed, is resumed where the server
+    /// says and when (specification 2025-11-25, basic/transports, section Resumability).
+    async fn read_answer_stream(self: &Arc<Self>, id: &str, body: Incoming, hear: &dyn Hear) -> Result<Final, Broken> {
+        let mut ended = match self.read_stream(id, body, hear).await? {
+            Streamed::Answer(end) => return Ok(end),
+            Streamed::Ended(ended) => ended,
+        };
+        loop {
+            let lost = |detail: String| Broken::Failed(Failure::sent(Reason::ConnectionLost, detail));
+            let Some(last_id) = ended.last_id.take().filter(|_| self.session.is_some()) else {
+                return Err(lost(ended.why));
+            };
+            tokio::time::sleep(ended.pause()).await;
+            let mut request = self.request(Method::GET, Bytes::new(), None).map_err(Broken::Failed)?;
+            let value = HeaderValue::from_str(&last_id).map_err(|e| lost(e.to_string()))?;
+            request.headers_mut().insert(headers::LAST_EVENT_ID, value);
+            let response = match self.client.request(request).await {
+                Ok(response) => response,
+                Err(error) => {
+                    tracing::debug!(%error, "a stream cannot be resumed yet");
+                    ended.last_id = Some(last_id);
+                    continue;
+                }
+            };
+            if !response.status().is_success() {
+                return Err(lost(format!("{} to the resumption of a stream", response.status())));
+            }
+            match self.read_stream(id, response.into_body(), hear).await? {
+                Streamed::Answer(end) => return Ok(end),
+                Streamed::Ended(again) => {
+                    let last_id = again.last_id.or(Some(last_id));
+                    ended = Ended { last_id, retry_ms: again.retry_ms.or(ended.retry_ms), why: again.why };
+                }
+            }
+        }
+    }
+
+    pub(super) async fn read_stream(
+        self: &Arc<Self>,
+        id: &str,
+        mut body: Incoming,
+        hear: &dyn Hear,
+    ) -> Result<Streamed, Broken> {
         let failed = |reason, detail: String| Broken::Failed(Failure::sent(reason, detail));
         let mut events = sse::Reader::new(limits::UPSTREAM_MESSAGE_BYTES);
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|e| failed(Reason::ConnectionLost, e.to_string()))?;
-            let Some(data) = frame.data_ref() else { continue };
-            events.push(data).map_err(|_| failed(Reason::TooLarge, "an event".to_owned()))?;
+        let why = loop {
+            let data = match body.frame().await {
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                Some(Err(error)) => break error.to_string(),
+                None => break "the stream ended without an answer".to_owned(),
+            };
+            events.push(&data).map_err(|_| failed(Reason::TooLarge, "an event".to_owned()))?;
             while let Some(event) = events.next_event() {
                 if event.is_empty() {
                     continue; // the priming event of a resumable stream
@@ -143,18 +190,47 @@ impl Inner {
                         // Read to its end, so that the socket can be used again.
                         let drained = tokio::time::timeout(limits::DEADLINE_SLACK, body.collect());
                         drained.await.ok();
-                        return Ok(end);
+                        return Ok(Streamed::Answer(end));
                     }
-                    Ok(Message::Notification { method, params }) => hear.hear(&method, params),
-                    Ok(Message::Request { id, method, .. }) => {
-                        self.post_and_forget(message::answer_upstream(id, &method)).await;
+                    Ok(Message::Notification { method, params }) => {
+                        if !self.bulletin.heard(&method, params) {
+                            hear.hear(&method, params);
+                        }
+                    }
+                    Ok(Message::Request { id, method, params }) => {
+                        let question = Question { id, method: &method, params };
+                        if let Some(answer) = hear.asked(&question, &upstream::ReplyTo::Http(ReplyTo(self.clone()))) {
+                            self.post_and_forget(answer).await;
+                        }
                     }
                     Ok(Message::Response { .. }) => {}
                     Err(malformed) => return Err(failed(Reason::BadAnswer, format!("{malformed:?}"))),
                 }
             }
-        }
-        Err(failed(Reason::ConnectionLost, "the stream ended without an answer".to_owned()))
+        };
+        let (last_id, retry_ms) = events.resume();
+        Ok(Streamed::Ended(Ended { last_id: last_id.map(str::to_owned), retry_ms, why }))
+    }
+}
+
+/// How a stream came to its end.
+pub(super) enum Streamed {
+    Answer(Final),
+    Ended(Ended),
+}
+
+/// A stream that ended before the answer came.
+pub(super) struct Ended {
+    last_id: Option<String>,
+    retry_ms: Option<u64>,
+    why: String,
+}
+
+impl Ended {
+    /// How long the server wants us to wait before we come back.
+    fn pause(&self) -> Duration {
+        let asked = self.retry_ms.map_or(limits::STREAM_RETRY, Duration::from_millis);
+        asked.clamp(limits::BACKOFF_FIRST / 50, limits::BACKOFF_LONGEST)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Listening for changes of a server's list, as long as its connection is open.
+//! Listening for changes of a server's lists and resources, as long as its connection is open.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,25 +9,26 @@ use rollcall_shared::limits;
 use rollcall_shared::mcp::era::Era;
 
 use super::{Heads, Inner};
+use serde_json::value::RawValue;
+
+use crate::upstream::bulletin::Bulletin;
 use crate::upstream::{Hear, message};
 
-/// Listens for `tools/list_changed` while the connection is open: on a GET stream or by `subscriptions/listen`.
-pub(super) async fn watch(inner: Arc<Inner>, changed: Arc<dyn Fn() + Send + Sync>) {
-    struct OnChange(Arc<dyn Fn() + Send + Sync>);
-    impl Hear for OnChange {
-        fn hear(&self, method: &str, _: Option<&serde_json::value::RawValue>) {
-            if method == "notifications/tools/list_changed" {
-                (self.0)();
-            }
+/// Listens while the connection is open: on a GET stream or by `subscriptions/listen`.
+pub(super) async fn watch(inner: Arc<Inner>) {
+    struct OnBulletin(Arc<Bulletin>);
+    impl Hear for OnBulletin {
+        fn hear(&self, method: &str, params: Option<&RawValue>) {
+            self.0.heard(method, params);
         }
     }
-    let hear = OnChange(changed);
+    let hear = OnBulletin(inner.bulletin.clone());
     let mut pause = limits::BACKOFF_FIRST;
     let mut listened = false;
     loop {
         let id = inner.new_id();
-        let listen = message::own_params(Era::Modern, r#""notifications":{"toolsListChanged":true}"#);
-        let heads = Heads { method: "subscriptions/listen", name: None };
+        let listen = message::own_params(Era::Modern, message::ALL_LISTS);
+        let heads = Heads::of("subscriptions/listen");
         let request = match inner.peer.era {
             Era::Modern => {
                 inner.request(Method::POST, message::request(&id, "subscriptions/listen", &listen), Some(&heads))

@@ -7,23 +7,29 @@ use bytes::Bytes;
 use dashmap::DashMap;
 use rollcall_shared::digest::unguessable;
 use rollcall_shared::limits;
+use rollcall_shared::mcp::era::META_SUBSCRIPTION;
 use rollcall_shared::mcp::jsonrpc::{self, Message};
 use rollcall_shared::mcp::raw;
 use rollcall_shared::wire::Final;
+use serde_json::value::RawValue;
 use tokio::io::{AsyncWriteExt as _, BufReader};
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use crate::upstream::bulletin::{Bulletin, text_member};
 use crate::upstream::http::to_final;
 use crate::upstream::lines::{Line, next_line};
-use crate::upstream::{Hear, message};
+use crate::upstream::{self, Hear, Question, message};
 
 /// What writer, reader and requests share.
 pub(super) struct Wire {
     pub(super) name: String,
     pub(super) lines: mpsc::Sender<(Bytes, oneshot::Sender<bool>)>,
     pub(super) pending: DashMap<String, Pending>,
+    pub(super) bulletin: Arc<Bulletin>,
+    /// One session has the child for itself.
+    pub(super) one_session: bool,
     id_prefix: String,
     next_id: AtomicU64,
     /// The child's output ended: nothing will be answered any more.
@@ -35,12 +41,32 @@ pub(super) struct Pending {
     pub(super) hear: Arc<dyn Hear>,
     /// Our token, by which progress finds this request.
     pub(super) progress: Option<String>,
+    /// Rises with each request.
+    pub(super) number: u64,
 }
+
+/// The way back to a child that asked something.
+#[derive(Clone)]
+pub(crate) struct ReplyTo(Arc<Wire>);
+
+impl ReplyTo {
+    pub(crate) async fn send(&self, answer: Bytes) {
+        self.0.send(answer).await;
+    }
+}
+
 impl Wire {
-    pub(super) fn new(name: String, lines: mpsc::Sender<(Bytes, oneshot::Sender<bool>)>) -> Self {
+    pub(super) fn new(
+        name: String,
+        lines: mpsc::Sender<(Bytes, oneshot::Sender<bool>)>,
+        bulletin: Arc<Bulletin>,
+        one_session: bool,
+    ) -> Self {
         Self {
             name,
             lines,
+            bulletin,
+            one_session,
             pending: DashMap::new(),
             id_prefix: unguessable(),
             next_id: AtomicU64::new(0),
@@ -52,6 +78,17 @@ impl Wire {
         format!("{}-{}", self.id_prefix, self.next_id.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// A number above those of all requests so far.
+    pub(super) fn number(&self) -> u64 {
+        self.next_id.load(Ordering::Relaxed)
+    }
+
+    /// The oldest request to which what comes without an address may belong: only where all requests are one session's.
+    fn addressee(&self) -> Option<Arc<dyn Hear>> {
+        let all = self.pending.iter().filter(|entry| self.one_session && entry.hear.takes_all());
+        all.min_by_key(|entry| entry.number).map(|entry| entry.hear.clone())
+    }
+
     /// Whether the whole line was written. `false` means that no whole line was, so that nothing can have run.
     pub(super) async fn send(&self, line: Bytes) -> bool {
         let (written, result) = oneshot::channel();
@@ -61,7 +98,7 @@ impl Wire {
         result.await.unwrap_or(false)
     }
 
-    fn take(&self, line: Bytes, changed: &(dyn Fn() + Send + Sync)) {
+    fn take(self: &Arc<Self>, line: Bytes) {
         match jsonrpc::parse(&line) {
             Ok(Message::Response { id: Some(id), outcome }) => {
                 let pending = raw::string(id).and_then(|id| self.pending.remove(&id));
@@ -74,30 +111,48 @@ impl Wire {
             Ok(Message::Response { id: None, .. }) => {
                 tracing::debug!(server = %self.name, "an answer without an id");
             }
-            Ok(Message::Request { id, method, .. }) => {
-                let (written, _) = oneshot::channel();
-                self.lines.try_send((message::answer_upstream(id, &method), written)).ok();
-            }
-            Ok(Message::Notification { method, params }) => match method.as_str() {
-                "notifications/tools/list_changed" => changed(),
-                "notifications/progress" => {
-                    let token = params.and_then(|p| raw::members(p.get()).ok()).and_then(|members| {
-                        members.iter().find(|(key, _)| key == "progressToken").and_then(|(_, value)| raw::string(value))
-                    });
-                    let hear = token.and_then(|token| {
-                        let of = |p: &Pending| p.progress.as_deref() == Some(token.as_str());
-                        self.pending.iter().find(|entry| of(entry.value())).map(|entry| entry.hear.clone())
-                    });
-                    if let Some(hear) = hear {
-                        hear.hear(&method, params);
-                    }
+            Ok(Message::Request { id, method, params }) => {
+                let question = Question { id, method: &method, params };
+                let reply = upstream::ReplyTo::Stdio(ReplyTo(self.clone()));
+                let answer = match self.addressee() {
+                    Some(hear) => hear.asked(&question, &reply),
+                    None => Some(message::answer_upstream(id, &method)),
+                };
+                if let Some(answer) = answer {
+                    let (written, _) = oneshot::channel();
+                    self.lines.try_send((answer, written)).ok();
                 }
-                _ => {}
-            },
+            }
+            Ok(Message::Notification { method, params }) => self.notice(&method, params),
             Err(_) => {
                 let shown: String = String::from_utf8_lossy(&line).chars().take(200).collect();
                 tracing::warn!(server = %self.name, line = shown, "a line on standard output is no message");
             }
+        }
+    }
+
+    fn notice(&self, method: &str, params: Option<&RawValue>) {
+        // What answers a subscription names the request that made it.
+        let listening = params.and_then(|p| raw::members(p.get()).ok()).and_then(|members| {
+            let meta =
+                members.iter().find(|(key, _)| key == "_meta").and_then(|(_, meta)| raw::members(meta.get()).ok())?;
+            let id = meta.iter().find(|(key, _)| key == META_SUBSCRIPTION).and_then(|(_, id)| raw::string(id))?;
+            self.pending.get(&id).map(|pending| pending.hear.clone())
+        });
+        if let Some(hear) = listening {
+            hear.hear(method, params);
+        } else if self.bulletin.heard(method, params) {
+        } else if method == "notifications/progress" {
+            let token = params.and_then(|params| text_member(params, "progressToken"));
+            let hear = token.and_then(|token| {
+                let of = |p: &Pending| p.progress.as_deref() == Some(token.as_str());
+                self.pending.iter().find(|entry| of(entry.value())).map(|entry| entry.hear.clone())
+            });
+            if let Some(hear) = hear {
+                hear.hear(method, params);
+            }
+        } else if let Some(hear) = self.addressee() {
+            hear.hear(method, params);
         }
     }
 }
@@ -141,15 +196,11 @@ pub(super) async fn write_lines(
     }
 }
 
-pub(super) async fn read_lines(
-    mut reader: BufReader<ChildStdout>,
-    wire: Arc<Wire>,
-    changed: Arc<dyn Fn() + Send + Sync>,
-) {
+pub(super) async fn read_lines(mut reader: BufReader<ChildStdout>, wire: Arc<Wire>) {
     loop {
         match next_line(&mut reader, limits::UPSTREAM_MESSAGE_BYTES).await {
             Ok(Some(Line::Whole(line))) if line.is_empty() => {}
-            Ok(Some(Line::Whole(line))) => wire.take(line.into(), &*changed),
+            Ok(Some(Line::Whole(line))) => wire.take(line.into()),
             Ok(Some(Line::TooLong)) => {
                 // Whose answer it was is not known: all that wait are told, and the next caller starts anew.
                 tracing::warn!(server = %wire.name, "a message is larger than allowed");

@@ -1,0 +1,172 @@
+//! Threads of legacy calls: the names of their events and questions, and what a client does with them.
+//!
+//! Both names are sealed handles (worker incarnation, call, number), bound to the session: whichever node gets one back
+//! finds the worker where the call lives.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{HeaderMap, Response};
+use rollcall_shared::limits;
+use rollcall_shared::mcp::era::Era;
+use rollcall_shared::mcp::jsonrpc::Outcome;
+use rollcall_shared::mcp::raw;
+use rollcall_shared::model::EntryKind;
+use rollcall_shared::wire::{CallId, Caller, Envelope, Final, Interim, Member, Method, Op, Params, TraceContext};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::session::Session;
+use super::tell;
+use crate::app::App;
+use crate::body::Body;
+use crate::call::Record;
+use crate::call::answer::Facts;
+use crate::call::forward::head;
+use crate::call::relay::{Running, stream_of};
+use crate::call::settle::Recording;
+use crate::handle::{Owner, Purpose};
+use crate::identity::Principal;
+use crate::refusal::Refusal;
+
+/// Names the events and questions of calls of one session.
+pub(crate) struct Thread {
+    session: String,
+}
+
+/// What is inside the id of an event: enough to go on with the stream behind it.
+#[derive(Serialize, Deserialize)]
+struct EventInside {
+    #[serde(rename = "w")]
+    incarnation: u64,
+    #[serde(rename = "c")]
+    call: CallId,
+    #[serde(rename = "q")]
+    seq: u64,
+    /// The request's own id, for its answer.
+    #[serde(rename = "r")]
+    request: String,
+    #[serde(rename = "m")]
+    method: Method,
+    #[serde(rename = "n")]
+    visible: String,
+}
+
+/// What is inside the id of a question.
+#[derive(Serialize, Deserialize)]
+struct QuestionInside {
+    #[serde(rename = "w")]
+    incarnation: u64,
+    #[serde(rename = "c")]
+    call: CallId,
+    #[serde(rename = "q")]
+    seq: u64,
+}
+
+impl Thread {
+    pub(crate) fn new(session: &str) -> Self {
+        Self { session: session.to_owned() }
+    }
+
+    fn seal(&self, facts: &Facts, purpose: Purpose, content: &impl Serialize) -> Option<String> {
+        let scope = [self.session.as_str()];
+        let owner = Owner { principal: &facts.principal, scope: &scope };
+        let content = serde_json::to_vec(content).ok()?;
+        facts.app.seals.seal(purpose, owner, &content, limits::PARKED_FOR.as_secs())
+    }
+
+    pub(crate) fn event_id(&self, facts: &Facts, seq: u64) -> Option<String> {
+        let inside = EventInside {
+            incarnation: facts.app.link.incarnation(),
+            call: facts.call,
+            seq,
+            request: facts.id.clone(),
+            method: facts.method,
+            visible: facts.visible.clone(),
+        };
+        self.seal(facts, Purpose::Event, &inside)
+    }
+
+    pub(crate) fn question_id(&self, facts: &Facts, seq: u64) -> Option<String> {
+        let incarnation = facts.app.link.incarnation();
+        self.seal(facts, Purpose::Question, &QuestionInside { incarnation, call: facts.call, seq })
+    }
+}
+
+/// A client answers a question of ours.
+pub(super) async fn answer(
+    app: &App,
+    principal: &Principal,
+    session: &Session,
+    id: Option<&RawValue>,
+    outcome: Outcome<'_>,
+) -> Result<(), Refusal> {
+    let unknown = || Refusal::InvalidRequest("this answers no question that is open".to_owned());
+    let handle = id.and_then(raw::string).ok_or_else(unknown)?;
+    let scope = [session.number()];
+    let owner = Owner { principal, scope: &scope };
+    let content = app.seals.open(Purpose::Question, owner, &handle).ok_or_else(unknown)?;
+    let inside: QuestionInside = serde_json::from_slice(&content).map_err(|_| unknown())?;
+    if inside.incarnation != app.link.incarnation() {
+        return Err(unknown());
+    }
+    let mut params = Params::default();
+    match outcome {
+        Outcome::Result(result) => params.push(Member::Result, Bytes::copy_from_slice(result.get().as_bytes())),
+        Outcome::Error(error) => params.push(Member::Error, Bytes::copy_from_slice(error.get().as_bytes())),
+    }
+    match tell(app, principal, Op::Answer { call: inside.call, seq: inside.seq }, params).await {
+        Final::Result(_) => Ok(()),
+        Final::Error(_) | Final::Parked { .. } | Final::Failed(_) => Err(unknown()),
+    }
+}
+
+/// A client comes back to a stream that broke.
+pub(super) async fn resume(
+    app: &Arc<App>,
+    principal: &Arc<Principal>,
+    session: &Session,
+    headers: &HeaderMap,
+    mut record: Record,
+) -> Result<Response<Body>, Refusal> {
+    let unknown = || Refusal::InvalidRequest("this Last-Event-ID names no stream that can be taken up".to_owned());
+    let last = headers.get(rollcall_shared::mcp::headers::LAST_EVENT_ID).and_then(|v| v.to_str().ok());
+    let scope = [session.number()];
+    let owner = Owner { principal, scope: &scope };
+    let content = last.and_then(|last| app.seals.open(Purpose::Event, owner, last)).ok_or_else(unknown)?;
+    let inside: EventInside = serde_json::from_slice(&content).map_err(|_| unknown())?;
+    let sight = app.live.sight(principal).await?;
+    let kind = match inside.method {
+        Method::GetPrompt => EntryKind::Prompt,
+        Method::ReadResource | Method::Complete => EntryKind::Resource,
+        Method::CallTool | Method::GetTask | Method::UpdateTask | Method::CancelTask => EntryKind::Tool,
+    };
+    let template = (kind == EntryKind::Resource).then(|| sight.permit(EntryKind::Template, &inside.visible)).flatten();
+    let permit = sight.permit(kind, &inside.visible).or(template);
+    let permit = permit.filter(|_| inside.incarnation == app.link.incarnation()).ok_or_else(unknown)?;
+    let mut caller = Caller { era: Some(Era::Legacy), converses: true, ..Caller::default() };
+    session.speaks_for(&mut caller);
+    let op = Op::Replay { call: inside.call, after: inside.seq };
+    let head = head(principal, op, inside.call, limits::PARKED_FOR, TraceContext::fresh(), caller);
+    let (interim, news) = Interim::channel();
+    let end = app.link.send(Envelope { head, params: Params::default() }, interim);
+    record.name = Some(inside.visible.clone());
+    let facts = Facts {
+        app: app.clone(),
+        principal: principal.clone(),
+        era: Era::Legacy,
+        id: inside.request,
+        method: inside.method,
+        call: inside.call,
+        server: permit.server().map(|server| server.id.clone()),
+        alias: permit.alias().map(ToString::to_string).unwrap_or_default(),
+        visible: inside.visible,
+        real: permit.definition().real.to_string(),
+        task: None,
+    };
+    let thread = Some(Thread::new(session.number()));
+    let recording = Recording::new(app.clone(), record);
+    let state = Running { end: end.boxed(), news, facts, thread, last: inside.seq, recording, _held: Box::new(()) };
+    Ok(stream_of(state, None, None))
+}

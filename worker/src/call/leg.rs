@@ -1,0 +1,137 @@
+//! A leg of a call: from the caller's request to an answer, or to the point where the caller must be asked.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use rollcall_shared::limits;
+use rollcall_shared::mcp::era::Era;
+use rollcall_shared::task::Tasks;
+use rollcall_shared::wire::{CallId, Failure, Final, Head, Interim, Params, Reason};
+
+use super::conversation::Conversation;
+use super::{accept, deliver, finish, no_such_call};
+use crate::worker::Shared;
+
+/// A call under way, and whose it is. Dropped, it is cancelled at its upstream.
+pub(super) struct Leg {
+    pub(super) conversation: Arc<Conversation>,
+    work: BoxFuture<'static, Final>,
+    /// The configured name of the target, for logs and metrics.
+    name: String,
+    ran: Arc<AtomicBool>,
+    patience: Duration,
+    round: u32,
+}
+
+/// The first leg.
+pub(super) async fn first(shared: Arc<Shared>, head: Head, params: Params, interim: Interim) -> Final {
+    let conversation = Conversation::open(&head, interim, shared.metrics.clone());
+    let accepted = match accept::accept(&shared, head, params).await {
+        Ok(accepted) => accepted,
+        Err(failure) => return Final::Failed(failure),
+    };
+    let (name, ran, patience) = (accepted.name(), accepted.may_have_run.clone(), accepted.patience);
+    let work = {
+        let (shared, conversation) = (shared.clone(), conversation.clone());
+        async move { deliver::deliver(&shared, accepted, &conversation).await }.boxed()
+    };
+    let leg = Leg { conversation: conversation.clone(), work, name, ran, patience, round: 0 };
+    if !conversation.is_legacy() {
+        return go_on(&shared, leg).await;
+    }
+    shared.conversations.begin(&conversation);
+    let tasks = shared.tasks.clone();
+    let work = async move {
+        let end = go_on(&shared, leg).await;
+        shared.conversations.end(&conversation, &end);
+        end
+    };
+    RunsOn { work: Some(work.boxed()), tasks }.await
+}
+
+/// The next leg of a call that was parked.
+pub(super) async fn next(
+    shared: Arc<Shared>,
+    call: CallId,
+    round: u32,
+    head: &Head,
+    answers: Option<Bytes>,
+    interim: Interim,
+) -> Final {
+    let Some(parked) = shared.conversations.take(&head.tenant, &head.session, call, round) else {
+        return no_such_call();
+    };
+    let mut leg = parked.leg;
+    leg.round = parked.round;
+    leg.patience = leg.patience.min(Duration::from_millis(head.deadline_ms));
+    leg.conversation.goes_on(&head.caller, interim);
+    leg.conversation.answers(answers.as_ref()).await;
+    if leg.conversation.is_waiting() {
+        return park(&shared, leg);
+    }
+    go_on(&shared, leg).await
+}
+
+async fn go_on(shared: &Arc<Shared>, mut leg: Leg) -> Final {
+    let conversation = leg.conversation.clone();
+    let parks = !conversation.is_legacy();
+    tokio::select! {
+        biased;
+        () = conversation.cancelled.cancelled() => {
+            Final::Failed(Failure::sent(Reason::Cancelled, "the caller took it back"))
+        }
+        end = &mut leg.work => finish::finish(shared, &leg.name, Some(end), &leg.ran),
+        () = conversation.until_asked(), if parks => park(shared, leg),
+        () = conversation.clock(leg.patience) => finish::finish(shared, &leg.name, None, &leg.ran),
+    }
+}
+
+/// The call waits until its caller comes with the answers.
+fn park(shared: &Arc<Shared>, mut leg: Leg) -> Final {
+    if leg.round >= limits::INPUT_ROUNDS {
+        return Final::Failed(Failure::sent(Reason::BadAnswer, "the server asks for input again and again"));
+    }
+    leg.round += 1;
+    let (round, requests) = (leg.round, leg.conversation.requests());
+    match shared.conversations.park(leg, round) {
+        Ok(()) => Final::Parked { round, requests },
+        Err(_) => Final::Failed(Failure::sent(Reason::Overloaded, "too many calls wait for input").retry_after(1)),
+    }
+}
+
+/// Work that goes on when nobody waits for it any more.
+struct RunsOn {
+    work: Option<BoxFuture<'static, Final>>,
+    tasks: Tasks,
+}
+
+impl Future for RunsOn {
+    type Output = Final;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Final> {
+        let Some(work) = &mut self.work else { return Poll::Pending };
+        let polled = work.as_mut().poll(cx);
+        if polled.is_ready() {
+            self.work = None;
+        }
+        polled
+    }
+}
+
+impl Drop for RunsOn {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.tasks.spawn_until_stop("call without its caller", async move { drop(work.await) });
+        }
+    }
+}
+
+/// The era that a caller of unknown kind is answered in.
+pub(super) fn era_of(caller: &rollcall_shared::wire::Caller) -> Era {
+    caller.era.unwrap_or(Era::Legacy)
+}
