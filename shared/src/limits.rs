@@ -157,6 +157,8 @@ pub const REPLAYED_FOR: Duration = Duration::from_secs(60);
 pub const REPLAYED_BYTES: u64 = 64 << 20;
 /// Messages of one batch (2025-03-26).
 pub const BATCH: usize = 64;
+/// How long a call waits for messages of its server that come on another stream, once one came there.
+pub const STRAGGLERS: Duration = Duration::from_millis(20);
 /// Listeners to one upstream's updates that lag further behind than this lose some.
 pub const UPDATES_QUEUE: usize = 256;
 /// How long the first list of a tenant waits for servers that never listed anything.

@@ -23,6 +23,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use crate::call::finish_report;
+use crate::upstream::pool::Wanted;
 use crate::upstream::{Broken, Connection};
 use crate::worker::Shared;
 
@@ -162,7 +163,7 @@ async fn list(shared: &Arc<Shared>, tenant: &TenantId, id: &ServerId) -> Result<
     let mut attempts = 0;
     let (catalog, era) = loop {
         attempts += 1;
-        let borrowed = shared.pool.borrow(shared, tenant, server, "").await?;
+        let borrowed = shared.pool.borrow(shared, Wanted::of(tenant, server, "")).await?;
         match everything(borrowed.connection()).await {
             Ok(catalog) => break (catalog, borrowed.connection().era()),
             Err(Broken::Failed(failure)) => return Err(failure),

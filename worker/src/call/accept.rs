@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rollcall_shared::ids::TenantId;
+use rollcall_shared::mcp::era::Era;
 use rollcall_shared::model::{PlatformTool, Server};
 use rollcall_shared::tenants::{Owned, Owner};
 use rollcall_shared::wire::{Caller, Failure, Head, Method, Op, Params, Reason, TraceContext};
@@ -26,8 +27,18 @@ pub(crate) struct Accepted {
 }
 
 pub(crate) enum Found {
-    Server { server: Owned<Server>, method: Method, name: Option<String>, headers: Vec<(String, String)> },
-    Platform { tool: Arc<PlatformTool>, owner: Owner },
+    Server {
+        server: Owned<Server>,
+        /// The era in which it was listed.
+        speaks: Option<Era>,
+        method: Method,
+        name: Option<String>,
+        headers: Vec<(String, String)>,
+    },
+    Platform {
+        tool: Arc<PlatformTool>,
+        owner: Owner,
+    },
 }
 
 impl Accepted {
@@ -46,9 +57,10 @@ pub(crate) async fn accept(shared: &Shared, head: Head, params: Params) -> Resul
     let docs = tenant.docs();
     let (target, own) = match head.op {
         Op::Ask { server, method, name, headers } => {
+            let speaks = docs.catalogs.get(&server).map(|pointer| pointer.era);
             let server = docs.servers.get(&server).cloned().ok_or_else(gone)?;
             let timeout = server.value.call_timeout();
-            (Found::Server { server, method, name, headers }, timeout)
+            (Found::Server { server, speaks, method, name, headers }, timeout)
         }
         Op::Platform { tool } => {
             let owned = docs.tools.get(&tool).cloned().ok_or_else(gone)?;

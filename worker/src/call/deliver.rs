@@ -18,6 +18,7 @@ use super::conversation::{Conversation, Hearing};
 use super::leg::era_of;
 use super::{platform, rounds};
 use crate::upstream::message::{self, CallParams};
+use crate::upstream::pool::Wanted;
 use crate::upstream::{Broken, Connection, Outgoing};
 use crate::worker::Shared;
 
@@ -54,13 +55,16 @@ async fn to_server(
     conversation: &Arc<Conversation>,
     params: &Params,
 ) -> (Final, Era) {
-    let Found::Server { server, method, name, headers } = &call.target else {
+    let Found::Server { server, speaks, method, name, headers } = &call.target else {
         return (Final::Failed(Failure::unsent(Reason::NotConfigured, "no server")), Era::Modern);
     };
     let mut attempts = 0;
     loop {
         attempts += 1;
-        let borrowed = match shared.pool.borrow(shared, &call.tenant, server, &call.session).await {
+        // A server that is known for its legacy era has but one connection; one that speaks both is met in the caller's.
+        let legacy = call.caller.converses && *speaks != Some(Era::Legacy);
+        let wanted = Wanted { tenant: &call.tenant, server, session: &call.session, legacy };
+        let borrowed = match shared.pool.borrow(shared, wanted).await {
             Ok(borrowed) => borrowed,
             Err(failure) => return (Final::Failed(failure), Era::Modern),
         };

@@ -21,6 +21,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use crate::upstream::message;
+use crate::upstream::pool::Wanted;
 use crate::upstream::{Broken, Connection, Hear, Outgoing};
 use crate::worker::Shared;
 
@@ -160,7 +161,7 @@ async fn follow(
     let mut pause = limits::BACKOFF_FIRST;
     let mut subscribed_before = false;
     loop {
-        if let Ok(borrowed) = shared.pool.borrow(shared, &key.tenant, server, &key.session).await {
+        if let Ok(borrowed) = shared.pool.borrow(shared, Wanted::of(&key.tenant, server, &key.session)).await {
             let watching = borrowed.watching();
             drop(borrowed);
             if subscribed_before && let (What::Resource(uri), Some(topic)) = (&key.what, topic.upgrade()) {

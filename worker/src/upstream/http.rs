@@ -16,7 +16,7 @@ use rollcall_shared::digest::unguessable;
 use rollcall_shared::limits;
 use rollcall_shared::mcp::era::Era;
 use rollcall_shared::mcp::headers;
-use rollcall_shared::model::{Server, ServerEra, Transport};
+use rollcall_shared::model::{Isolation, Server, ServerEra, Transport};
 use rollcall_shared::task::Tasks;
 use rollcall_shared::tenants::Owned;
 use rollcall_shared::wire::{Failure, Final, Reason};
@@ -77,6 +77,7 @@ impl HttpConnection {
     pub(crate) async fn open(
         shared: &Shared,
         server: &Owned<Server>,
+        era: ServerEra,
         changed: Arc<dyn Fn() + Send + Sync>,
     ) -> Result<Self, Failure> {
         let Transport::Http { url, headers } = &server.value.transport else {
@@ -97,12 +98,12 @@ impl HttpConnection {
             headers: map,
             peer: Peer::unknown(),
             session: None,
-            bulletin: Bulletin::new(changed),
+            bulletin: Bulletin::new(changed, server.value.isolation == Isolation::Session),
             id_prefix: unguessable(),
             next_id: AtomicU64::new(0),
             closed: AtomicBool::new(false),
         });
-        shake_hands(&mut inner, server.value.era).await?;
+        shake_hands(&mut inner, era).await?;
         shared.tasks.spawn_until_stop("list changes", watch::watch(inner.clone()));
         Ok(Self { inner, tasks: shared.tasks.clone() })
     }
@@ -115,6 +116,10 @@ impl HttpConnection {
         &self.inner.bulletin
     }
 
+    pub(crate) fn keeps_session(&self) -> bool {
+        self.inner.session.is_some()
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.inner.closed.load(Ordering::Acquire)
     }
@@ -122,14 +127,19 @@ impl HttpConnection {
     pub(crate) async fn ask(
         &self,
         outgoing: Outgoing<'_>,
-        hear: &dyn Hear,
+        hear: &Arc<dyn Hear>,
         sent: &AtomicBool,
     ) -> Result<Final, Broken> {
         let id = self.inner.new_id();
         let mut guard = CancelOnDrop { connection: self, id: &id, armed: self.inner.peer.era == Era::Legacy };
         let body = message::request(&id, outgoing.method, &outgoing.params);
         let heads = Heads { method: outgoing.method, name: outgoing.name, params: outgoing.headers };
-        let asked = self.inner.exchange(&id, body, heads, hear, sent).await;
+        let attending = self.inner.bulletin.attend(hear);
+        let asked = self.inner.exchange(&id, body, heads, &**hear, sent).await;
+        if attending.was_told() {
+            // What it says without an address comes on another stream, and may be a moment behind.
+            tokio::time::sleep(limits::STRAGGLERS).await;
+        }
         guard.armed = false;
         asked.map(|(end, _)| end)
     }

@@ -122,7 +122,15 @@ impl Connection {
     pub(crate) fn ties_messages(&self) -> bool {
         match self {
             Connection::Http(_) => true,
-            Connection::Stdio(stdio) => stdio.is_of_one_session(),
+            Connection::Stdio(stdio) => stdio.bulletin().is_of_one_session(),
+        }
+    }
+
+    /// Whether the server can ask in the course of a call: over HTTP that takes a session in the legacy era.
+    pub(crate) fn keeps_session(&self) -> bool {
+        match self {
+            Connection::Http(http) => http.keeps_session(),
+            Connection::Stdio(_) => true,
         }
     }
 
@@ -157,7 +165,7 @@ impl Connection {
         sent: &AtomicBool,
     ) -> Result<Final, Broken> {
         match self {
-            Connection::Http(http) => http.ask(outgoing, &*hear, sent).await,
+            Connection::Http(http) => http.ask(outgoing, &hear, sent).await,
             Connection::Stdio(stdio) => {
                 let asked = stdio.ask(outgoing, hear, sent).await;
                 if asked.is_ok() {

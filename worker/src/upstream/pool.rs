@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared as SharedFuture};
 use rollcall_shared::ids::{ServerId, TenantId};
 use rollcall_shared::limits;
-use rollcall_shared::model::{Isolation, Server, Transport};
+use rollcall_shared::model::{Isolation, Server, ServerEra, Transport};
 use rollcall_shared::telemetry::{Metrics, label};
 use rollcall_shared::tenants::Owned;
 use rollcall_shared::wire::{Failure, Reason};
@@ -34,6 +34,25 @@ struct Key {
     server: ServerId,
     /// Empty for a shared connection.
     session: String,
+    /// A server that speaks both eras is spoken to in its caller's, where a connection more changes nothing for it.
+    legacy: bool,
+}
+
+/// Whose connection is wanted.
+pub(crate) struct Wanted<'a> {
+    pub(crate) tenant: &'a TenantId,
+    pub(crate) server: &'a Owned<Server>,
+    /// Whose, where each session has one.
+    pub(crate) session: &'a str,
+    /// For a caller that can be asked in the legacy way alone.
+    pub(crate) legacy: bool,
+}
+
+impl<'a> Wanted<'a> {
+    /// For ourselves, or for a caller to whom the era makes no difference.
+    pub(crate) fn of(tenant: &'a TenantId, server: &'a Owned<Server>, session: &'a str) -> Self {
+        Self { tenant, server, session, legacy: false }
+    }
 }
 
 type Opened = Result<Arc<Connection>, Failure>;
@@ -56,6 +75,7 @@ enum State {
 struct Slot {
     /// The settings that the connection was made from; others need another connection.
     server: Owned<Server>,
+    era: ServerEra,
     state: Mutex<State>,
     /// Failed starts in a row.
     streak: AtomicUsize,
@@ -69,6 +89,8 @@ struct Slot {
 #[derive(Default)]
 pub(crate) struct Pool {
     slots: DashMap<Key, Arc<Slot>>,
+    /// Servers, by what they were when it was found out, that keep no legacy session beside the modern era.
+    modern_alone: DashMap<(TenantId, ServerId), String>,
     /// The worker ends: no slot is made any more.
     closing: AtomicBool,
 }
@@ -135,25 +157,46 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl Pool {
     /// The connection for a call, opened if need be.
-    pub(crate) async fn borrow(
-        &self,
-        shared: &Arc<Shared>,
-        tenant: &TenantId,
-        server: &Owned<Server>,
-        session: &str,
-    ) -> Result<Borrowed, Failure> {
+    pub(crate) async fn borrow(&self, shared: &Arc<Shared>, wanted: Wanted<'_>) -> Result<Borrowed, Failure> {
+        let Wanted { tenant, server, session, legacy } = wanted;
         let session = match server.value.isolation {
             Isolation::Shared => String::new(),
             Isolation::Session => session.to_owned(),
         };
-        let key = Key { tenant: tenant.clone(), server: server.value.id.clone(), session };
+        let mut key = Key { tenant: tenant.clone(), server: server.value.id.clone(), session, legacy: false };
+        if legacy && self.may_speak_legacy(&key, server) {
+            key.legacy = true;
+            match self.borrow_by(shared, &key, server).await {
+                Err(failure) if matches!(failure.reason, Reason::BadAnswer | Reason::StartFailed) => {
+                    tracing::info!(server = %key.server, "no legacy session is to be had; the modern era serves all");
+                    let named = (key.tenant.clone(), key.server.clone());
+                    self.modern_alone.insert(named, server.value.fingerprint());
+                    key.legacy = false;
+                }
+                borrowed => return borrowed,
+            }
+        }
+        self.borrow_by(shared, &key, server).await
+    }
+
+    /// A second connection is harmless over HTTP, and where a session has its child for itself.
+    fn may_speak_legacy(&self, key: &Key, server: &Owned<Server>) -> bool {
+        let separate = match &server.value.transport {
+            Transport::Http { .. } => true,
+            Transport::Command { .. } => server.value.isolation == Isolation::Session,
+        };
+        let known = self.modern_alone.get(&(key.tenant.clone(), key.server.clone()));
+        separate && server.value.era == ServerEra::Auto && known.is_none_or(|of| *of != server.value.fingerprint())
+    }
+
+    async fn borrow_by(&self, shared: &Arc<Shared>, key: &Key, server: &Owned<Server>) -> Result<Borrowed, Failure> {
         loop {
             let slot = self.slot(shared, key.clone(), server)?;
             let Ok(permit) = slot.calls.clone().try_acquire_owned() else {
                 let failure = Failure::unsent(Reason::Overloaded, "too many calls in flight on this server");
                 return Err(failure.retry_after(1));
             };
-            let connection = match slot.ready(shared, &key) {
+            let connection = match slot.ready(shared, key) {
                 Ready::Open(connection) => connection,
                 Ready::Opening(opening) => match opening.await {
                     Ok(connection) => connection,
@@ -186,6 +229,7 @@ impl Pool {
         }
         let fresh = Arc::new(Slot {
             server: server.clone(),
+            era: if key.legacy { ServerEra::Legacy } else { server.value.era },
             state: Mutex::new(State::Idle),
             streak: AtomicUsize::new(0),
             calls: Arc::new(Semaphore::new(limits::UPSTREAM_CALLS)),
@@ -338,12 +382,20 @@ impl Slot {
             Arc::new(move || shared.catalogs.changed(&shared, &tenant, &server))
         };
         let opened = match &self.server.value.transport {
-            Transport::Http { .. } => HttpConnection::open(shared, &self.server, changed).await.map(Connection::Http),
-            Transport::Command { .. } => {
-                StdioConnection::open(shared, &self.server, changed).await.map(Connection::Stdio)
+            Transport::Http { .. } => {
+                HttpConnection::open(shared, &self.server, self.era, changed).await.map(Connection::Http)
             }
-        }
-        .map(Arc::new);
+            Transport::Command { .. } => {
+                StdioConnection::open(shared, &self.server, self.era, changed).await.map(Connection::Stdio)
+            }
+        };
+        let opened = opened.map(Arc::new).and_then(|connection| {
+            // Without a session a legacy server can ask nobody: then the modern era is the better one.
+            if key.legacy && !connection.keeps_session() {
+                return Err(Failure::unsent(Reason::BadAnswer, "the server keeps no session"));
+            }
+            Ok(connection)
+        });
         let mut state = lock(&self.state);
         match &opened {
             Ok(connection) if matches!(&*state, State::Closed) => {

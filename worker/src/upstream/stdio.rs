@@ -54,9 +54,10 @@ impl StdioConnection {
     pub(crate) async fn open(
         shared: &Shared,
         server: &Owned<Server>,
+        era: ServerEra,
         changed: Arc<dyn Fn() + Send + Sync>,
     ) -> Result<Self, Failure> {
-        match Self::start(shared, server, server.value.era, changed.clone()).await {
+        match Self::start(shared, server, era, changed.clone()).await {
             Ok(connection) => Ok(connection),
             Err((_, true)) => {
                 Self::start(shared, server, ServerEra::Legacy, changed).await.map_err(|(failure, _)| failure)
@@ -82,7 +83,7 @@ impl StdioConnection {
         };
         let (lines, queue) = mpsc::channel(limits::STDIO_QUEUE);
         let one_session = server.value.isolation == Isolation::Session;
-        let wire = Arc::new(Wire::new(name.clone(), lines, Bulletin::new(changed), one_session));
+        let wire = Arc::new(Wire::new(name.clone(), lines, Bulletin::new(changed, one_session)));
         let wire_of_reader = wire.clone();
         let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
         let tasks = &shared.tasks;
@@ -112,11 +113,6 @@ impl StdioConnection {
 
     pub(crate) fn bulletin(&self) -> &Arc<Bulletin> {
         &self.wire.bulletin
-    }
-
-    /// Whether one session has the child for itself: what it says in the course of a call is then that session's.
-    pub(crate) fn is_of_one_session(&self) -> bool {
-        self.wire.one_session
     }
 
     pub(super) fn has_answered(&self) {
@@ -155,7 +151,7 @@ impl StdioConnection {
                 return Err(Failure::unsent(Reason::BadAnswer, "the server does not speak 2026-07-28"));
             }
         }
-        let opening = self.own("initialize", handshake::initialize_params(self.wire.one_session));
+        let opening = self.own("initialize", handshake::initialize_params(self.wire.bulletin.is_of_one_session()));
         let end = tokio::time::timeout(limits::HANDSHAKE_TIMEOUT, opening)
             .await
             .map_err(|_| Failure::unsent(Reason::TimedOut, "no answer to initialize"))?;
@@ -195,8 +191,9 @@ impl StdioConnection {
         let id = wire.new_id();
         let (answer, waiting) = oneshot::channel();
         let progress = outgoing.progress.map(str::to_owned);
-        wire.pending.insert(id.clone(), Pending { answer, hear, progress, number: wire.number() });
+        wire.pending.insert(id.clone(), Pending { answer, hear: hear.clone(), progress });
         let mut guard = ForgetOnDrop { wire, id: &id, sent: false };
+        let _attending = wire.bulletin.attend(&hear);
         let broken_pipe = || Broken::Unsent(Failure::unsent(Reason::ConnectionLost, "the child's input is closed"));
         if wire.closed.is_cancelled() {
             return Err(broken_pipe());

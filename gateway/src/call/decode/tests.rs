@@ -64,7 +64,7 @@ fn malformed_meta_is_never_taken_for_legacy() {
 }
 
 #[test]
-fn what_goes_upstream_of_meta_is_nobodys_reserved_key() {
+fn what_goes_upstream_of_meta_is_all_but_what_rollcall_sets() {
     let meta = json!({
         META_VERSION: MODERN, META_CAPABILITIES: {}, META_CLIENT: {"name": "c"}, META_LOG_LEVEL: "info",
         "progressToken": "p", "traceparent": "garbage", "tracestate": "x", "baggage": "y",
@@ -77,7 +77,8 @@ fn what_goes_upstream_of_meta_is_nobodys_reserved_key() {
     assert!(meta.trace.is_none());
     let caller = meta.caller(Era::Modern).unwrap_or_else(|_| panic!("a caller"));
     let kept: Vec<_> = caller.meta.iter().map(|(key, value)| (key.as_str(), value.get())).collect();
-    assert_eq!(kept, [("com.example/kept", "[1]")]);
+    assert_eq!(kept, [("com.example/kept", "[1]"), ("io.modelcontextprotocol/other", "1")]);
+    assert_eq!(caller.capabilities.map(|c| c.get().to_owned()).as_deref(), Some("{}"), "as the caller wrote them");
     assert_eq!(caller.info.map(|i| i.get().to_owned()).as_deref(), Some(r#"{"name":"c"}"#));
     for token in [json!(1.5), json!({}), json!("x".repeat(300))] {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"_meta": {"progressToken": token}}})

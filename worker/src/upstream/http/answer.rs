@@ -193,7 +193,7 @@ impl Inner {
                         return Ok(Streamed::Answer(end));
                     }
                     Ok(Message::Notification { method, params }) => {
-                        if !self.bulletin.heard(&method, params) {
+                        if !self.bulletin.is_news(&method, params) {
                             hear.hear(&method, params);
                         }
                     }

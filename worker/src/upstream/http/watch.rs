@@ -12,7 +12,7 @@ use super::{Heads, Inner};
 use serde_json::value::RawValue;
 
 use crate::upstream::bulletin::Bulletin;
-use crate::upstream::{Hear, message};
+use crate::upstream::{Hear, Question, ReplyTo, message};
 
 /// Listens while the connection is open: on a GET stream or by `subscriptions/listen`.
 pub(super) async fn watch(inner: Arc<Inner>) {
@@ -20,6 +20,9 @@ pub(super) async fn watch(inner: Arc<Inner>) {
     impl Hear for OnBulletin {
         fn hear(&self, method: &str, params: Option<&RawValue>) {
             self.0.heard(method, params);
+        }
+        fn asked(&self, question: &Question<'_>, reply: &ReplyTo) -> Option<Bytes> {
+            self.0.asked(question, reply)
         }
     }
     let hear = OnBulletin(inner.bulletin.clone());

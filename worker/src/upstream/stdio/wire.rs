@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::upstream::bulletin::{Bulletin, text_member};
 use crate::upstream::http::to_final;
 use crate::upstream::lines::{Line, next_line};
-use crate::upstream::{self, Hear, Question, message};
+use crate::upstream::{self, Hear, Question};
 
 /// What writer, reader and requests share.
 pub(super) struct Wire {
@@ -28,8 +28,6 @@ pub(super) struct Wire {
     pub(super) lines: mpsc::Sender<(Bytes, oneshot::Sender<bool>)>,
     pub(super) pending: DashMap<String, Pending>,
     pub(super) bulletin: Arc<Bulletin>,
-    /// One session has the child for itself.
-    pub(super) one_session: bool,
     id_prefix: String,
     next_id: AtomicU64,
     /// The child's output ended: nothing will be answered any more.
@@ -41,8 +39,6 @@ pub(super) struct Pending {
     pub(super) hear: Arc<dyn Hear>,
     /// Our token, by which progress finds this request.
     pub(super) progress: Option<String>,
-    /// Rises with each request.
-    pub(super) number: u64,
 }
 
 /// The way back to a child that asked something.
@@ -60,13 +56,11 @@ impl Wire {
         name: String,
         lines: mpsc::Sender<(Bytes, oneshot::Sender<bool>)>,
         bulletin: Arc<Bulletin>,
-        one_session: bool,
     ) -> Self {
         Self {
             name,
             lines,
             bulletin,
-            one_session,
             pending: DashMap::new(),
             id_prefix: unguessable(),
             next_id: AtomicU64::new(0),
@@ -76,17 +70,6 @@ impl Wire {
 
     pub(super) fn new_id(&self) -> String {
         format!("{}-{}", self.id_prefix, self.next_id.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// A number above those of all requests so far.
-    pub(super) fn number(&self) -> u64 {
-        self.next_id.load(Ordering::Relaxed)
-    }
-
-    /// The oldest request to which what comes without an address may belong: only where all requests are one session's.
-    fn addressee(&self) -> Option<Arc<dyn Hear>> {
-        let all = self.pending.iter().filter(|entry| self.one_session && entry.hear.takes_all());
-        all.min_by_key(|entry| entry.number).map(|entry| entry.hear.clone())
     }
 
     /// Whether the whole line was written. `false` means that no whole line was, so that nothing can have run.
@@ -114,11 +97,7 @@ impl Wire {
             Ok(Message::Request { id, method, params }) => {
                 let question = Question { id, method: &method, params };
                 let reply = upstream::ReplyTo::Stdio(ReplyTo(self.clone()));
-                let answer = match self.addressee() {
-                    Some(hear) => hear.asked(&question, &reply),
-                    None => Some(message::answer_upstream(id, &method)),
-                };
-                if let Some(answer) = answer {
+                if let Some(answer) = self.bulletin.asked(&question, &reply) {
                     let (written, _) = oneshot::channel();
                     self.lines.try_send((answer, written)).ok();
                 }
@@ -139,19 +118,21 @@ impl Wire {
             let id = meta.iter().find(|(key, _)| key == META_SUBSCRIPTION).and_then(|(_, id)| raw::string(id))?;
             self.pending.get(&id).map(|pending| pending.hear.clone())
         });
-        if let Some(hear) = listening {
-            hear.hear(method, params);
-        } else if self.bulletin.heard(method, params) {
-        } else if method == "notifications/progress" {
-            let token = params.and_then(|params| text_member(params, "progressToken"));
-            let hear = token.and_then(|token| {
-                let of = |p: &Pending| p.progress.as_deref() == Some(token.as_str());
-                self.pending.iter().find(|entry| of(entry.value())).map(|entry| entry.hear.clone())
-            });
-            if let Some(hear) = hear {
-                hear.hear(method, params);
+        let hear = match listening {
+            Some(hear) => Some(hear),
+            None if method == "notifications/progress" => {
+                let token = params.and_then(|params| text_member(params, "progressToken"));
+                token.and_then(|token| {
+                    let of = |p: &Pending| p.progress.as_deref() == Some(token.as_str());
+                    self.pending.iter().find(|entry| of(entry.value())).map(|entry| entry.hear.clone())
+                })
             }
-        } else if let Some(hear) = self.addressee() {
+            None => {
+                self.bulletin.heard(method, params);
+                None
+            }
+        };
+        if let Some(hear) = hear {
             hear.hear(method, params);
         }
     }
