@@ -1,4 +1,4 @@
-//! The program `rollcall-loadtest`: parts of a test bed, to be started by hand.
+//! The program `rollcall-loadtest`: the conformance run, the matrix, and parts of a test bed to be started by hand.
 
 mod matrix;
 
@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use rollcall_loadtest::conformance;
 use rollcall_loadtest::upstream::{Reply, Speaks, Upstream, tool};
 use serde_json::json;
 
@@ -39,6 +40,8 @@ enum Command {
     },
     /// Real clients against real servers, through Rollcall or direct, as a table of what works.
     Matrix(matrix::Options),
+    /// Runs the official conformance suite against the fixture and through Rollcall.
+    Conformance(conformance::Options),
 }
 
 #[tokio::main]
@@ -48,6 +51,7 @@ async fn main() -> ExitCode {
             let speaks = if legacy { Speaks::Legacy } else { Speaks::Modern };
             upstream(listen, speaks, tools, latency_ms, result_bytes).await
         }
+        Command::Conformance(options) => conformance::run(&options).await,
         Command::Matrix(options) => match matrix::run(options).await {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,

@@ -1,0 +1,143 @@
+//! `rollcall-loadtest conformance`: the official conformance suite against Rollcall, one command.
+//!
+//! It installs the pinned suite, builds the fixture (`examples/fixture`) and Rollcall, and runs each revision's
+//! requirements against the fixture itself and through Rollcall, over HTTP and over stdio. It fails where any check
+//! fails, and where a run through Rollcall gives other numbers than the fixture itself.
+
+mod programs;
+mod proxy;
+mod report;
+mod suite;
+mod target;
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::builder::PossibleValuesParser;
+use http::Uri;
+use tokio::signal::unix::{SignalKind, signal};
+
+pub use proxy::Proxy;
+use report::{Row, report, say};
+use target::Target;
+
+/// The revisions that the suite has frozen requirements for, both served by Rollcall.
+const REVISIONS: [&str; 2] = ["2025-11-25", "2026-07-28"];
+
+/// Exit code of a run that was interrupted.
+const INTERRUPTED: u8 = 130;
+/// Exit code where a program is missing or does not start.
+const UNAVAILABLE: u8 = 69;
+
+/// What the command runs.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Tests the server at this URL instead of the fixture and Rollcall.
+    #[arg(long)]
+    url: Option<Uri>,
+    /// The bearer token that goes with each request to the URL.
+    #[arg(long, requires = "url")]
+    token: Option<String>,
+    /// Only the runs in which Rollcall reaches the fixture so.
+    #[arg(long, conflicts_with = "url")]
+    transport: Option<Transport>,
+    /// Only this revision's requirements.
+    #[arg(long, value_parser = PossibleValuesParser::new(REVISIONS))]
+    requirements: Option<String>,
+    /// Only this scenario.
+    #[arg(long)]
+    scenario: Option<String>,
+    /// Keeps the suite's artifacts even where everything passes.
+    #[arg(long)]
+    keep: bool,
+}
+
+/// How Rollcall reaches the fixture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Transport {
+    Http,
+    Stdio,
+}
+
+impl Options {
+    fn revisions(&self) -> impl Iterator<Item = &'static str> {
+        REVISIONS.into_iter().filter(|revision| self.requirements.as_deref().is_none_or(|only| only == *revision))
+    }
+
+    fn covers(&self, transport: Transport) -> bool {
+        self.transport.is_none_or(|only| only == transport)
+    }
+}
+
+/// Runs the command. Children end with it, also where it is interrupted.
+pub async fn run(options: &Options) -> ExitCode {
+    let stops = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    let (Ok(mut terminate), Ok(mut interrupt)) = stops else {
+        return ExitCode::from(UNAVAILABLE);
+    };
+    // Dropped when a signal comes first, and with it every child.
+    let ended = tokio::select! {
+        ended = run_all(options) => ended,
+        _ = terminate.recv() => return ExitCode::from(INTERRUPTED),
+        _ = interrupt.recv() => return ExitCode::from(INTERRUPTED),
+    };
+    match ended {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            say(&format!("conformance: {error}"));
+            ExitCode::from(UNAVAILABLE)
+        }
+    }
+}
+
+/// Whether all is well.
+async fn run_all(options: &Options) -> io::Result<bool> {
+    programs::install_peers().await?;
+    let targets = targets(options).await?;
+    let folder = tempfile::Builder::new().prefix("rollcall-conformance-").tempdir()?;
+    let mut rows = Vec::new();
+    for target in &targets {
+        for revision in options.revisions() {
+            say(&format!("running {} over {}, {revision}", target.name(), target.transport()));
+            let place = folder.path().join(format!("{}-{}-{revision}", target.name(), target.transport()));
+            let outcome = run_one(target, revision, options.scenario.as_deref(), &place).await;
+            rows.push(Row { target: target.name(), transport: target.transport(), revision, outcome });
+        }
+    }
+    let (lines, good) = report(&rows, options.scenario.is_some());
+    lines.iter().for_each(|line| say(line));
+    if options.keep || !good {
+        say(&format!("artifacts: {}", folder.keep().display()));
+    }
+    Ok(good)
+}
+
+/// The fixture itself comes first: what it gives is what Rollcall is measured against.
+async fn targets(options: &Options) -> io::Result<Vec<Target>> {
+    if let Some(url) = &options.url {
+        return Ok(vec![Target::Other { url: url.clone(), token: options.token.clone() }]);
+    }
+    let programs = programs::build().await?;
+    let mut targets = vec![Target::Fixture(programs.fixture.clone())];
+    for transport in [Transport::Http, Transport::Stdio] {
+        if options.covers(transport) {
+            targets.push(Target::Rollcall {
+                transport,
+                fixture: programs.fixture.clone(),
+                rollcall: programs.rollcall.clone(),
+            });
+        }
+    }
+    Ok(targets)
+}
+
+/// Each run has processes of its own, so that none meets what another has left behind.
+async fn run_one(target: &Target, revision: &str, scenario: Option<&str>, folder: &Path) -> io::Result<suite::Outcome> {
+    std::fs::create_dir_all(folder)?;
+    let started = target.start(folder).await?;
+    let outcome = suite::run(&started.url, revision, scenario, folder).await;
+    started.end().await;
+    outcome
+}

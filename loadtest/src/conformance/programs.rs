@@ -1,0 +1,104 @@
+//! The programs that a run needs: the peers, the fixture and Rollcall, built as this program itself is built.
+//!
+//! A child is killed when its handle is dropped, so none outlives the command, however that ends.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+/// Longest wait for a program's first lines: what is awaited comes at once, but the machine may be busy.
+const START: Duration = Duration::from_secs(60);
+/// Longest wait for a program that was asked to end.
+const END: Duration = Duration::from_secs(10);
+
+/// Where the programs are.
+pub(super) struct Programs {
+    pub(super) fixture: PathBuf,
+    pub(super) rollcall: PathBuf,
+}
+
+fn failed(what: impl Into<String>) -> io::Error {
+    io::Error::other(what.into())
+}
+
+/// The folder of the pinned peers.
+pub(super) fn peers() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("peers")
+}
+
+/// Installs the pinned peers, the suite and its Node among them.
+pub(super) async fn install_peers() -> io::Result<()> {
+    let status = Command::new(peers().join("install.sh")).stdin(Stdio::null()).kill_on_drop(true).status().await?;
+    if status.success() { Ok(()) } else { Err(failed(format!("loadtest/peers/install.sh ended with {status}"))) }
+}
+
+/// Builds fixture and gateway in the profile of this program.
+pub(super) async fn build() -> io::Result<Programs> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--message-format", "json-render-diagnostics"]);
+    // Of the whole workspace: with other features, what `cargo test` has built would be built again.
+    command.args(["--workspace", "--example", "fixture", "--bin", "rollcall"]);
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    let building = command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+    let output = building.wait_with_output().await?;
+    if !output.status.success() {
+        return Err(failed(format!("cargo build ended with {}", output.status)));
+    }
+    let messages = String::from_utf8_lossy(&output.stdout);
+    Ok(Programs { fixture: built(&messages, "fixture")?, rollcall: built(&messages, "rollcall")? })
+}
+
+/// The executable that cargo tells of.
+fn built(messages: &str, name: &str) -> io::Result<PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message.pointer("/target/name").and_then(Value::as_str) == Some(name))
+        .find_map(|message| Some(PathBuf::from(message.get("executable")?.as_str()?)))
+        .ok_or_else(|| failed(format!("cargo has built no {name}")))
+}
+
+/// A program that runs until this is dropped.
+pub(super) struct Running {
+    child: Child,
+    /// Kept open: a program that writes into a closed pipe ends.
+    _output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    /// Starts a program, and waits for the line of its output that begins so. Gives the rest of that line.
+    pub(super) async fn start(mut command: Command, log: &Path, prefix: &str) -> io::Result<(Self, String)> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(log)?).kill_on_drop(true);
+        let mut child = command.spawn()?;
+        let output = child.stdout.take().ok_or_else(|| failed("no pipe"))?;
+        let mut output = BufReader::new(output).lines();
+        let found = async {
+            while let Some(line) = output.next_line().await? {
+                if let Some(rest) = line.strip_prefix(prefix) {
+                    return Ok(rest.trim().to_owned());
+                }
+            }
+            Err(failed(format!("a program ended before it said `{prefix}`: {}", log.display())))
+        };
+        let rest = tokio::time::timeout(START, found).await.map_err(|_| failed("a program says nothing"))??;
+        Ok((Self { child, _output: output }, rest))
+    }
+
+    /// Asks it to end, so that it can end its own children, and waits for that.
+    pub(super) async fn end(mut self) {
+        let id = self.child.id().and_then(|id| rustix::process::Pid::from_raw(i32::try_from(id).ok()?));
+        if let Some(id) = id {
+            rustix::process::kill_process(id, rustix::process::Signal::TERM).ok();
+        }
+        tokio::time::timeout(END, self.child.wait()).await.ok();
+    }
+}
