@@ -41,6 +41,8 @@ pub(super) fn report(rows: &[Row], one_scenario: bool) -> (Vec<String>, bool) {
         lines.extend(findings(row, Status::Failed, "failed"));
         lines.extend(findings(row, Status::Warned, "warned"));
     }
+    // A scenario that no revision has would pass everywhere.
+    good &= rows.iter().any(|row| row.outcome.as_ref().is_ok_and(|outcome| outcome.count(Status::Passed) > 0));
     for row in rows.iter().filter(|row| row.target == "rollcall") {
         let itself = rows.iter().find(|other| other.target == "fixture" && other.revision == row.revision);
         if let (Ok(through), Some(Ok(itself))) = (&row.outcome, itself.map(|row| &row.outcome)) {
@@ -149,7 +151,8 @@ mod tests {
     fn failures_and_runs_without_a_check_are_not_good() {
         assert!(!good(&[row("other", &[("a", Status::Passed), ("a", Status::Failed)])], false));
         assert!(!good(&[row("other", &[])], false));
-        assert!(good(&[row("other", &[])], true));
+        assert!(!good(&[row("other", &[])], true));
+        assert!(good(&[row("other", &[]), row("other", &[("a", Status::Passed)])], true));
         let broken = Row { outcome: Err(io::Error::other("gone")), ..row("other", &[]) };
         assert!(!good(&[broken], true));
     }
