@@ -5,9 +5,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use rollcall_shared::mcp::sse;
 use serde_json::{Value, json};
 
 /// Longest wait for an answer in a test: a hang must fail, not stall.
@@ -55,6 +57,43 @@ impl Answer {
     }
 }
 
+/// An answer that is still coming.
+pub struct Stream {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    body: Incoming,
+    reader: sse::Reader,
+}
+
+impl Stream {
+    /// The next event that holds a message; none at the end of the stream.
+    pub async fn next(&mut self) -> Option<Value> {
+        tokio::time::timeout(PATIENCE, self.read()).await.ok().flatten()
+    }
+
+    /// The next message within a time; none if there is none.
+    pub async fn within(&mut self, patience: Duration) -> Option<Value> {
+        tokio::time::timeout(patience, self.read()).await.ok().flatten()
+    }
+
+    async fn read(&mut self) -> Option<Value> {
+        loop {
+            while let Some(event) = self.reader.next_event() {
+                if let Ok(message) = serde_json::from_slice(&event) {
+                    return Some(message);
+                }
+            }
+            let data = self.body.frame().await?.ok()?.into_data().unwrap_or_default();
+            self.reader.push(&data).ok()?;
+        }
+    }
+
+    /// The id of the last event, behind which the stream can be taken up.
+    pub fn last_id(&self) -> Option<String> {
+        self.reader.resume().0.map(str::to_owned)
+    }
+}
+
 impl Client {
     /// A client of `http://host:port`, without a path.
     pub fn new(base: impl Into<String>) -> Self {
@@ -91,6 +130,30 @@ impl Client {
             Ok(Answer { status: head.status, headers: head.headers, body })
         };
         tokio::time::timeout(PATIENCE, sending).await.map_err(|_| "no answer".to_owned())?
+    }
+
+    /// A request whose answer is a stream of events, read as they come. The connection ends when it is dropped.
+    pub async fn stream(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> Result<Stream, String> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(body.into())).map_err(|e| e.to_string())?;
+        let sending = self.pool.request(request);
+        let response = tokio::time::timeout(PATIENCE, sending).await.map_err(|_| "no answer".to_owned())?;
+        let (head, body) = response.map_err(|e| format!("{e:?}"))?.into_parts();
+        let reader = sse::Reader::new(64 << 20);
+        Ok(Stream { status: head.status, headers: head.headers, body, reader })
     }
 
     /// A POST of JSON.

@@ -6,7 +6,7 @@
 
 mod serve;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 use tokio::task::JoinHandle;
 
 /// How the server speaks.
@@ -27,6 +27,18 @@ pub enum Speaks {
     Modern,
     /// With a session that is opened, echoed and deleted.
     Legacy,
+}
+
+type OfAnswers = dyn Fn(&[Value]) -> String + Send + Sync;
+
+/// Makes a result of a client's answers, each a whole JSON-RPC response.
+#[derive(Clone)]
+pub struct Conclude(pub Arc<OfAnswers>);
+
+impl std::fmt::Debug for Conclude {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Conclude")
+    }
 }
 
 /// What a call is answered with.
@@ -42,6 +54,12 @@ pub enum Reply {
     Raw(u16, &'static str, String),
     /// An event stream: these JSON texts, then the result.
     Stream(Vec<String>, String),
+    /// An event stream that asks the client for these things, method and params, and waits for its answers; then the result
+    /// that is made of them.
+    Ask(Vec<(&'static str, String)>, Conclude),
+    /// An event stream with a first event that can be resumed, which breaks off; whoever comes back with its id gets the
+    /// result.
+    Break(String),
     /// An answer with another id.
     WrongId,
     /// After this time.
@@ -73,6 +91,15 @@ struct State {
     /// Cursors that lead nowhere: the same one again and again.
     looping: bool,
     answers: Arc<Answers>,
+    /// Answers to other methods than `tools/call`, the lists of other kinds among them.
+    others: HashMap<String, Arc<Answers>>,
+    /// Members of `capabilities`, and what stands behind them in the answer that opens.
+    capabilities: String,
+    about: String,
+    /// Questions to the client that are open.
+    asked: HashMap<String, oneshot::Sender<Value>>,
+    /// Streams that broke off: id of the last event, request id and result.
+    broken_off: Option<(Value, String)>,
     seen: Vec<Seen>,
     sessions: BTreeSet<String>,
     opened: usize,
@@ -88,7 +115,7 @@ struct State {
 pub struct Upstream {
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
-    changed: broadcast::Sender<()>,
+    changed: broadcast::Sender<String>,
     cancelled: Arc<AtomicUsize>,
     serving: JoinHandle<()>,
 }
@@ -124,6 +151,11 @@ impl Upstream {
             page: usize::MAX,
             looping: false,
             answers: Arc::new(echo),
+            others: HashMap::new(),
+            capabilities: r#""tools":{"listChanged":true}"#.to_owned(),
+            about: String::new(),
+            asked: HashMap::new(),
+            broken_off: None,
             seen: Vec::new(),
             sessions: BTreeSet::new(),
             opened: 0,
@@ -166,6 +198,29 @@ impl Upstream {
         lock(&self.state).answers = Arc::new(answers);
     }
 
+    /// Announces these members of `capabilities` beside tools, and these members of the answer that opens.
+    pub fn is(&self, capabilities: &str, about: &str) {
+        let mut state = lock(&self.state);
+        state.capabilities = format!(r#""tools":{{"listChanged":true}},{capabilities}"#);
+        about.clone_into(&mut state.about);
+    }
+
+    /// Answers another method than `tools/call`.
+    pub fn answers_to(&self, method: &str, answers: impl Fn(&Value) -> Reply + Send + Sync + 'static) {
+        lock(&self.state).others.insert(method.to_owned(), Arc::new(answers));
+    }
+
+    /// Tells all listeners; `params` is the inside of the object.
+    pub fn tell(&self, method: &str, params: &str) {
+        self.changed.send(format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{{params}}}}}"#)).ok();
+    }
+
+    /// The params of what arrived for a method, in order.
+    pub fn asked_for(&self, method: &str) -> Vec<Value> {
+        let all = self.seen().into_iter().map(|seen| seen.json());
+        all.filter(|message| message["method"] == method).map(|message| message["params"].clone()).collect()
+    }
+
     /// Every request is answered with this, until it is `None` again.
     pub fn breaks(&self, reply: Option<Reply>) {
         lock(&self.state).broken = reply;
@@ -189,7 +244,7 @@ impl Upstream {
     /// Other tools from now on; listeners are told.
     pub fn set_tools(&self, tools: Vec<Value>) {
         lock(&self.state).tools = tools;
-        self.changed.send(()).ok();
+        self.tell("notifications/tools/list_changed", "");
     }
 
     /// Changes tools without telling anybody.

@@ -25,6 +25,8 @@ pub(crate) struct Decoded<'b> {
     pub(crate) takes_stream: bool,
     /// Whether the answer may be one JSON object.
     pub(crate) takes_json: bool,
+    /// Whether the client names event streams before JSON: it then gets a stream for every answer that can be one.
+    pub(crate) prefers_stream: bool,
 }
 
 pub(crate) enum Kind<'b> {
@@ -214,7 +216,13 @@ pub(crate) fn decode<'b>(body: &'b [u8], headers: &HeaderMap) -> Result<Decoded<
         Message::Response { id, outcome } => (Kind::Response { id, outcome }, None),
     };
     let era = classify(&kind, headers).map_err(|refusal| Misread { refusal, id: id.clone(), era: fallback })?;
-    let decoded = Decoded { era, kind, takes_stream: accept.stream, takes_json: accept.json };
+    let decoded = Decoded {
+        era,
+        kind,
+        takes_stream: accept.stream,
+        takes_json: accept.json,
+        prefers_stream: accept.stream_first,
+    };
     if era == Era::Modern {
         check_modern(&decoded, headers).map_err(|refusal| Misread { refusal, id, era })?;
     }
@@ -324,12 +332,13 @@ fn header_text<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<
 struct Accept {
     json: bool,
     stream: bool,
+    stream_first: bool,
 }
 
 impl Accept {
     fn read(headers: &HeaderMap) -> Self {
         let mut any = false;
-        let mut out = Self { json: false, stream: false };
+        let mut out = Self { json: false, stream: false, stream_first: false };
         for value in headers.get_all(ACCEPT) {
             for range in value.to_str().unwrap_or_default().split(',') {
                 any = true;
@@ -339,10 +348,12 @@ impl Accept {
                     continue;
                 }
                 out.json |= matches!(kind.as_str(), "application/json" | "application/*" | "*/*");
-                out.stream |= matches!(kind.as_str(), "text/event-stream" | "text/*" | "*/*");
+                let stream = matches!(kind.as_str(), "text/event-stream" | "text/*" | "*/*");
+                out.stream_first |= kind == "text/event-stream" && !out.json;
+                out.stream |= stream;
             }
         }
-        if any { out } else { Self { json: true, stream: true } }
+        if any { out } else { Self { json: true, stream: true, stream_first: false } }
     }
 }
 

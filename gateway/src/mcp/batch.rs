@@ -91,6 +91,7 @@ async fn one(
     // One array is the whole answer: nothing is told before the end.
     decoded.takes_stream = false;
     decoded.takes_json = true;
+    decoded.prefers_stream = false;
     record.asks(&decoded);
     let answered = super::answer(parts, sight.clone(), &decoded, (), record).await;
     answered.map_err(|refusal| decoded.misread(refusal))

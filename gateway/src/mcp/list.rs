@@ -8,14 +8,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use http::header::ETAG;
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Response};
 use rollcall_shared::mcp::era::{Era, META_VIEW};
 use rollcall_shared::mcp::raw;
 use rollcall_shared::model::EntryKind;
 
 use super::Ask;
 use crate::body::Body;
-use crate::call::settle_json;
 use crate::policy;
 use crate::refusal::Refusal;
 use crate::surface::list::{self, Rendered};
@@ -61,8 +60,7 @@ pub(super) fn list(ask: &Ask<'_>, kind: EntryKind) -> Result<Response<Body>, Ref
     };
     head.push_str(&format!(r#""{member}":["#));
     let members = [Bytes::from(head), entries, Bytes::from_static(b"]")];
-    let mut response = settle_json(StatusCode::OK, String::new());
-    *response.body_mut() = Body::parts(ask.wrap(members, &meta(ask)));
+    let mut response = ask.respond(members, &meta(ask));
     let tag = HeaderValue::from_str(&format!("\"{}\"", ask.sight.view.tag()));
     response.headers_mut().extend(tag.ok().map(|tag| (ETAG, tag)));
     Ok(response)

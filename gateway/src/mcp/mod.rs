@@ -15,13 +15,14 @@ pub(crate) mod session;
 mod target;
 pub(crate) mod tasks;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 use rollcall_shared::limits;
 use rollcall_shared::mcp::era::{Era, META_SERVER};
-use rollcall_shared::mcp::raw;
+use rollcall_shared::mcp::{raw, sse};
 use rollcall_shared::model::EntryKind;
 use rollcall_shared::wire::{CallId, Caller, Envelope, Final, Interim, Member, Op, Params as Members};
 use serde_json::value::RawValue;
@@ -30,6 +31,7 @@ use crate::app::App;
 use crate::body::Body;
 use crate::call::decode::{Decoded, Kind, Params};
 use crate::call::forward::head;
+use crate::call::relay::event_stream;
 use crate::call::{Record, settle_json};
 use crate::http::Endpoint;
 use crate::identity::Principal;
@@ -192,14 +194,29 @@ impl Ask<'_> {
 
     /// A complete result of our own making: `members` is the inside of the object, `meta` the inside of its `_meta`.
     pub(crate) fn result(&self, members: &str, meta: &str) -> Response<Body> {
-        let parts = self.wrap([Bytes::from(members.to_owned())], meta);
+        self.respond([Bytes::from(members.to_owned())], meta)
+    }
+
+    /// The same around slices, in the form that the client wants.
+    pub(crate) fn respond(&self, members: impl IntoIterator<Item = Bytes>, meta: &str) -> Response<Body> {
+        let parts = self.wrap(members, meta);
         let mut response = settle_json(StatusCode::OK, String::new());
-        *response.body_mut() = Body::parts(parts);
+        if self.message.prefers_stream {
+            let lines = parts.iter().map(|part| match raw::one_line(part) {
+                Cow::Borrowed(_) => part.clone(),
+                Cow::Owned(line) => line.into(),
+            });
+            let (begin, end) = ([sse::head(None)], [Bytes::from_static(sse::END)]);
+            *response.body_mut() = Body::parts(begin.into_iter().chain(lines).chain(end));
+            event_stream(response.headers_mut());
+        } else {
+            *response.body_mut() = Body::parts(parts);
+        }
         response
     }
 
     /// The JSON-RPC answer around slices that form the inside of a result object.
-    pub(crate) fn wrap(&self, members: impl IntoIterator<Item = Bytes>, meta: &str) -> Vec<Bytes> {
+    fn wrap(&self, members: impl IntoIterator<Item = Bytes>, meta: &str) -> Vec<Bytes> {
         let modern = self.message.era == Era::Modern;
         let mut all_meta = String::new();
         if modern {

@@ -202,7 +202,7 @@ pub(super) async fn relayed(
     };
     let reply = Reply {
         takes_stream: ask.message.takes_stream,
-        takes_json: ask.message.takes_json,
+        takes_json: ask.message.takes_json && !ask.message.prefers_stream,
         primes: ask.session.is_some_and(super::session::Session::primes),
     };
     let session = ask.session.filter(|_| ask.message.takes_stream);

@@ -12,9 +12,9 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use serde_json::{Value, json};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::{Reply, Seen, Speaks, State, lock};
+use super::{Conclude, Reply, Seen, Speaks, State, lock};
 
 pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -57,7 +57,7 @@ impl Drop for Unfinished {
 
 pub(super) async fn serve(
     state: Arc<Mutex<State>>,
-    changed: broadcast::Sender<()>,
+    changed: broadcast::Sender<String>,
     cancelled: Arc<AtomicUsize>,
     request: Request<Incoming>,
 ) -> Response<Body> {
@@ -71,7 +71,13 @@ pub(super) async fn serve(
     };
     let message: Value = serde_json::from_str(&body).unwrap_or_default();
     if let Some(broken) = broken {
-        return reply(broken, &message["id"], &mut Unfinished(None)).await;
+        return reply(&state, broken, &message["id"], &mut Unfinished(None)).await;
+    }
+    // A client's answer to a question.
+    if message.get("method").is_none() && message.get("id").is_some() {
+        let waiting = lock(&state).asked.remove(message["id"].as_str().unwrap_or_default());
+        let status = if waiting.is_some_and(|waiting| waiting.send(message).is_ok()) { 202 } else { 400 };
+        return respond(status, "text/plain", "");
     }
     match speaks {
         Speaks::Modern => modern(&state, &changed, cancelled, &head, &message).await,
@@ -80,8 +86,8 @@ pub(super) async fn serve(
 }
 
 async fn modern(
-    state: &Mutex<State>,
-    changed: &broadcast::Sender<()>,
+    state: &Arc<Mutex<State>>,
+    changed: &broadcast::Sender<String>,
     cancelled: Arc<AtomicUsize>,
     head: &http::request::Parts,
     message: &Value,
@@ -102,21 +108,26 @@ async fn modern(
         return rpc_error(400, id, -32020, "headers and body differ");
     }
     match method {
-        "server/discover" => rpc(
-            200,
-            id,
-            r#""result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"ttlMs":0,"cacheScope":"private"}"#,
-        ),
-        "subscriptions/listen" => listen(changed.subscribe()),
+        "server/discover" => {
+            let (capabilities, about) = said(state);
+            let result = format!(
+                r#"{{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{{{capabilities}}},"ttlMs":0,"cacheScope":"private"{about}}}"#
+            );
+            rpc(200, id, &format!(r#""result":{result}"#))
+        }
+        "subscriptions/listen" => listen(changed.subscribe(), Some(id)),
         "tools/list" => list(state, id, message, r#""resultType":"complete","ttlMs":0,"cacheScope":"private","#),
         "tools/call" => call(state, cancelled, id, &message["params"]).await,
-        _ => rpc_error(404, id, -32601, "not found"),
+        _ => match other(state, method, id, &message["params"]).await {
+            Some(answer) => answer,
+            None => rpc_error(404, id, -32601, "not found"),
+        },
     }
 }
 
 async fn legacy(
-    state: &Mutex<State>,
-    changed: &broadcast::Sender<()>,
+    state: &Arc<Mutex<State>>,
+    changed: &broadcast::Sender<String>,
     cancelled: Arc<AtomicUsize>,
     head: &http::request::Parts,
     message: &Value,
@@ -131,11 +142,11 @@ async fn legacy(
             state.sessions.insert(session.clone());
             session
         };
-        let mut response = rpc(
-            200,
-            id,
-            r#""result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"mock","version":"1"}}"#,
+        let (capabilities, about) = said(state);
+        let result = format!(
+            r#"{{"protocolVersion":"2025-11-25","capabilities":{{{capabilities}}},"serverInfo":{{"name":"mock","version":"1"}}{about}}}"#
         );
+        let mut response = rpc(200, id, &format!(r#""result":{result}"#));
         response
             .headers_mut()
             .extend(session.parse().ok().map(|v| (http::HeaderName::from_static("mcp-session-id"), v)));
@@ -153,7 +164,12 @@ async fn legacy(
             lock(state).sessions.remove(&session);
             return respond(200, "text/plain", "");
         }
-        Method::GET => return listen(changed.subscribe()),
+        Method::GET if head.headers.contains_key("last-event-id") => {
+            let broken_off = lock(state).broken_off.take();
+            let Some((id, result)) = broken_off else { return respond(400, "text/plain", "") };
+            return finished(Reply::Stream(Vec::new(), result), &id);
+        }
+        Method::GET => return listen(changed.subscribe(), None),
         _ => {}
     }
     match method {
@@ -165,7 +181,10 @@ async fn legacy(
         "tools/list" => list(state, id, message, ""),
         "tools/call" => call(state, Arc::default(), id, &message["params"]).await,
         "ping" => rpc(200, id, r#""result":{}"#),
-        _ => rpc_error(200, id, -32601, "Method not found"),
+        _ => match other(state, method, id, &message["params"]).await {
+            Some(answer) => answer,
+            None => rpc_error(200, id, -32601, "Method not found"),
+        },
     }
 }
 
@@ -185,13 +204,25 @@ fn list(state: &Mutex<State>, id: &Value, message: &Value, head: &str) -> Respon
     rpc(200, id, &format!(r#""result":{{{head}"tools":{tools}{next}}}"#))
 }
 
-async fn call(state: &Mutex<State>, cancelled: Arc<AtomicUsize>, id: &Value, params: &Value) -> Response<Body> {
-    let answers = lock(state).answers.clone();
-    let mut unfinished = Unfinished(Some(cancelled));
-    reply(answers(params), id, &mut unfinished).await
+/// Capabilities, and what else the answer that opens holds.
+fn said(state: &Mutex<State>) -> (String, String) {
+    let state = lock(state);
+    let about = if state.about.is_empty() { String::new() } else { format!(",{}", state.about) };
+    (state.capabilities.clone(), about)
 }
 
-async fn reply(reply: Reply, id: &Value, unfinished: &mut Unfinished) -> Response<Body> {
+async fn other(state: &Arc<Mutex<State>>, method: &str, id: &Value, params: &Value) -> Option<Response<Body>> {
+    let answers = lock(state).others.get(method).cloned()?;
+    Some(reply(state, answers(params), id, &mut Unfinished(None)).await)
+}
+
+async fn call(state: &Arc<Mutex<State>>, cancelled: Arc<AtomicUsize>, id: &Value, params: &Value) -> Response<Body> {
+    let answers = lock(state).answers.clone();
+    let mut unfinished = Unfinished(Some(cancelled));
+    reply(state, answers(params), id, &mut unfinished).await
+}
+
+async fn reply(state: &Arc<Mutex<State>>, reply: Reply, id: &Value, unfinished: &mut Unfinished) -> Response<Body> {
     let mut reply = reply;
     loop {
         match reply {
@@ -200,6 +231,15 @@ async fn reply(reply: Reply, id: &Value, unfinished: &mut Unfinished) -> Respons
                 reply = *then;
             }
             Reply::Hang => std::future::pending().await,
+            Reply::Ask(questions, conclude) => {
+                let counter = unfinished.0.take();
+                return ask(state, questions, conclude, id.clone(), Unfinished(counter));
+            }
+            Reply::Break(result) => {
+                unfinished.0 = None;
+                lock(state).broken_off = Some((id.clone(), result));
+                return respond(200, "text/event-stream", "id: 1\nretry: 10\ndata: \n\n");
+            }
             Reply::Result(_)
             | Reply::Error(_)
             | Reply::ErrorWith(..)
@@ -229,25 +269,74 @@ fn finished(reply: Reply, id: &Value) -> Response<Body> {
             sender.try_send(format!("data: {end}\n\n")).ok();
             stream(receiver)
         }
-        Reply::After(..) | Reply::Hang => respond(500, "text/plain", ""),
+        Reply::After(..) | Reply::Hang | Reply::Ask(..) | Reply::Break(_) => respond(500, "text/plain", ""),
     }
 }
 
-/// Tells of list changes until the connection ends.
-fn listen(mut changed: broadcast::Receiver<()>) -> Response<Body> {
-    let (sender, receiver) = mpsc::channel(16);
+/// Asks on the stream of the call, and concludes it with the answers.
+fn ask(
+    state: &Arc<Mutex<State>>,
+    questions: Vec<(&'static str, String)>,
+    conclude: Conclude,
+    id: Value,
+    unfinished: Unfinished,
+) -> Response<Body> {
+    let (sender, receiver) = mpsc::channel(64);
+    let mut answers = Vec::new();
+    for (n, (method, params)) in questions.into_iter().enumerate() {
+        // Ids of a server are its own, and may be any that the client uses too.
+        let question = format!("ask-{n}-{id}");
+        let (answer, waiting) = oneshot::channel();
+        lock(state).asked.insert(question.clone(), answer);
+        answers.push(waiting);
+        let text =
+            format!(r#"{{"jsonrpc":"2.0","id":{},"method":"{method}","params":{params}}}"#, Value::from(question));
+        sender.try_send(format!("data: {text}\n\n")).ok();
+    }
     #[expect(clippy::disallowed_methods, reason = "ends with its connection")]
     tokio::spawn(async move {
-        let mut event = ": open\n\n".to_owned();
+        let mut given = Vec::new();
+        for answer in answers {
+            tokio::select! {
+                answer = answer => given.extend(answer),
+                () = sender.closed() => return, // counted as cancelled
+            }
+        }
+        let mut finished = unfinished;
+        finished.0 = None;
+        let end = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{}}}"#, (conclude.0)(&given));
+        sender.send(format!("data: {end}\n\n")).await.ok();
+    });
+    stream(receiver)
+}
+
+/// Tells of changes until the connection ends. A modern listener's id is on each message, the first of which says that
+/// it is heard.
+fn listen(mut changed: broadcast::Receiver<String>, id: Option<&Value>) -> Response<Body> {
+    let (sender, receiver) = mpsc::channel(16);
+    let meta = id.map(|id| format!(r#""_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}}"#));
+    #[expect(clippy::disallowed_methods, reason = "ends with its connection")]
+    tokio::spawn(async move {
+        let mut event = match &meta {
+            Some(meta) => format!(
+                "data: {{\"jsonrpc\":\"2.0\",\"method\":\"notifications/subscriptions/acknowledged\",\"params\":{{\"notifications\":{{}},{meta}}}}}\n\n"
+            ),
+            None => ": open\n\n".to_owned(),
+        };
         loop {
             if sender.send(event).await.is_err() {
                 return;
             }
-            tokio::select! {
-                changed = changed.recv() => if changed.is_err() { return },
+            let told = tokio::select! {
+                told = changed.recv() => told,
                 () = sender.closed() => return,
-            }
-            event = "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n".to_owned();
+            };
+            let Ok(told) = told else { return };
+            let told = match &meta {
+                Some(meta) => told.replacen(r#""params":{"#, &format!(r#""params":{{{meta},"#), 1).replace(",}", "}"),
+                None => told,
+            };
+            event = format!("data: {told}\n\n");
         }
     });
     stream(receiver)
