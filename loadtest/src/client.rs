@@ -169,18 +169,97 @@ impl Client {
 
     /// A modern JSON-RPC request with everything that 2026-07-28 asks for.
     pub async fn modern(&self, path: &str, method: &str, params: Value) -> Result<Answer, String> {
-        let name = params.get("name").and_then(Value::as_str).map(rollcall_shared::mcp::headers::encode);
+        let name = named(&params);
         let body = json!({"jsonrpc": "2.0", "id": "m-1", "method": method, "params": modern_params(params)});
-        let mut headers = vec![
-            ("content-type", "application/json"),
-            ("accept", "application/json, text/event-stream"),
-            ("mcp-protocol-version", "2026-07-28"),
-            ("mcp-method", method),
-        ];
-        if let Some(name) = &name {
-            headers.push(("mcp-name", name));
-        }
-        self.send(Method::POST, path, &headers, body.to_string()).await
+        self.send(Method::POST, path, &modern_headers(method, name.as_deref()), body.to_string()).await
+    }
+
+    /// The same, read as it comes.
+    pub async fn modern_stream(&self, path: &str, id: Value, method: &str, params: Value) -> Result<Stream, String> {
+        let name = named(&params);
+        let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": modern_params(params)});
+        self.stream(Method::POST, path, &modern_headers(method, name.as_deref()), &body).await
+    }
+}
+
+/// What `Mcp-Name` says of these params.
+fn named(params: &Value) -> Option<String> {
+    let named = ["name", "uri", "taskId"].into_iter().find_map(|member| params.get(member)?.as_str());
+    named.map(rollcall_shared::mcp::headers::encode)
+}
+
+fn modern_headers<'a>(method: &'a str, name: Option<&'a str>) -> Vec<(&'static str, &'a str)> {
+    let mut headers = vec![
+        ("content-type", "application/json"),
+        ("accept", "application/json, text/event-stream"),
+        ("mcp-protocol-version", "2026-07-28"),
+        ("mcp-method", method),
+    ];
+    headers.extend(name.map(|name| ("mcp-name", name)));
+    headers
+}
+
+/// A legacy client with its session.
+pub struct Session {
+    pub client: Client,
+    pub path: String,
+    pub id: String,
+    /// What `initialize` gave.
+    pub opened: Value,
+}
+
+impl Client {
+    /// Opens a legacy session.
+    pub async fn open(&self, path: &str, version: &str, capabilities: Value) -> Result<Session, String> {
+        let params = json!({"protocolVersion": version, "capabilities": capabilities,
+            "clientInfo": {"name": "legacy-client", "version": "1"}});
+        let answer = self.legacy(path, "initialize", params).await?;
+        let id = answer.headers.get("mcp-session-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+        let id = id.ok_or_else(|| format!("no session: {}", answer.text()))?;
+        let session = Session { client: self.clone(), path: path.to_owned(), id, opened: answer.json() };
+        let note = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        session.post(&note).await?;
+        Ok(session)
+    }
+}
+
+impl Session {
+    fn headers<'a>(&'a self, more: &[(&'static str, &'a str)]) -> Vec<(&'static str, &'a str)> {
+        let mut headers = vec![("content-type", "application/json"), ("mcp-session-id", self.id.as_str())];
+        headers.push(("accept", "application/json, text/event-stream"));
+        headers.extend_from_slice(more);
+        headers
+    }
+
+    /// One message, and its whole answer.
+    pub async fn post(&self, message: &Value) -> Result<Answer, String> {
+        self.client.send(Method::POST, &self.path, &self.headers(&[]), message.to_string()).await
+    }
+
+    pub async fn request(&self, method: &str, params: Value) -> Result<Answer, String> {
+        self.post(&json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})).await
+    }
+
+    /// A request whose answer is read as it comes.
+    pub async fn stream(&self, id: Value, method: &str, params: Value) -> Result<Stream, String> {
+        let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        self.client.stream(Method::POST, &self.path, &self.headers(&[]), &message).await
+    }
+
+    /// Answers a question of the server's.
+    pub async fn answer(&self, question: &Value, result: Value) -> Result<Answer, String> {
+        let id = question.get("id").cloned().unwrap_or_default();
+        self.post(&json!({"jsonrpc": "2.0", "id": id, "result": result})).await
+    }
+
+    /// The standing stream, or a broken one behind an event.
+    pub async fn listen(&self, last_event: Option<&str>) -> Result<Stream, String> {
+        let last: Vec<_> = last_event.into_iter().map(|id| ("last-event-id", id)).collect();
+        self.client.stream(Method::GET, &self.path, &self.headers(&last), &Value::Null).await
+    }
+
+    pub async fn end(&self) -> Result<Answer, String> {
+        self.client.send(Method::DELETE, &self.path, &self.headers(&[]), "").await
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use rollcall_shared::ids::Alias;
 
 /// All but the unreserved characters (RFC 3986, section 2.3).
@@ -84,9 +84,34 @@ pub fn expand(form: &str, real: &str, uri: &str) -> Option<String> {
     for part in &real {
         match part {
             Part::Literal(text) => out.push_str(text),
-            Part::Expression(_) => out.push_str(values.next()?),
+            Part::Expression(_) => out.push_str(&normal(values.next()?)?),
         }
     }
+    Some(out)
+}
+
+/// A value in its one form, so that no other spelling of it slips past a rule: unreserved characters stand for themselves
+/// (RFC 3986, section 6.2.2.2). Nothing for one that climbs (section 6.2.2.3), however it is spelt.
+fn normal(value: &str) -> Option<String> {
+    let whole = percent_decode_str(value).decode_utf8_lossy();
+    if whole.split(['/', '\\']).any(|segment| matches!(segment, "." | "..")) {
+        return None;
+    }
+    let mut out = String::with_capacity(value.len());
+    let mut rest = value;
+    while let Some((before, behind)) = rest.split_once('%') {
+        out.push_str(before);
+        let hex = behind.get(..2)?;
+        let byte = u8::from_str_radix(hex, 16).ok()?;
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push('%');
+            out.push_str(&hex.to_ascii_uppercase());
+        }
+        rest = behind.get(2..)?;
+    }
+    out.push_str(rest);
     Some(out)
 }
 
@@ -156,6 +181,11 @@ mod tests {
         case(real, "rollcall://other/test%3A%2F%2Ftemplate%2F123%2Fdata", None);
         case(real, "rollcall://fix/test%3A%2F%2Ftemplate%2F1/2%2Fdata", None);
         case("file:///{+path}", "rollcall://fix/file%3A%2F%2F%2Fa/b.txt", Some("file:///a/b.txt"));
+        case("file:///{+path}", "rollcall://fix/file%3A%2F%2F%2Fa/../b", None);
+        case("file:///{+path}", "rollcall://fix/file%3A%2F%2F%2Fa%2F%2e%2E%2fb", None);
+        case("db://{t}", "rollcall://fix/db%3A%2F%2Fpay%72oll%2f%c3%bc", Some("db://payroll%2F%C3%BC"));
+        case("db://{t}", "rollcall://fix/db%3A%2F%2F..", None);
+        case("db://{t}", "rollcall://fix/db%3A%2F%2Fa%7", None);
         case("db://{table}{?limit}", "rollcall://fix/db%3A%2F%2Fusers", None);
         case("a{\"}b", "rollcall://fix/a%7B%22%7Db", Some("a{\"}b"));
         assert_eq!(expand(real, real, "test://template/7/data").as_deref(), Some("test://template/7/data"));

@@ -4,7 +4,7 @@
 //! rendered from it. Availability and URLs are no part of it: a flapping server must not change lists or prompt caches.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use dashmap::DashMap;
 use fixedbitset::FixedBitSet;
@@ -35,6 +35,7 @@ pub struct View {
     /// Tools in the view, bridge tools apart.
     pub count: usize,
     pub disclosure: Disclosure,
+    lists: [OnceLock<Digest>; EntryKind::ALL.len()],
 }
 
 impl View {
@@ -42,7 +43,7 @@ impl View {
         let digest = digest(&roster, &allowed, &disclosure);
         let sets = allowed.iter().zip(roster.segments()).filter(|(_, segment)| segment.kind == EntryKind::Tool);
         let count = sets.map(|(set, _)| set.count_ones(..)).sum();
-        Self { digest, roster, allowed, count, disclosure }
+        Self { digest, roster, allowed, count, disclosure, lists: Default::default() }
     }
 
     /// A place is only ever made by this view's roster.
@@ -71,17 +72,20 @@ impl View {
         sets.into_iter().any(|(set, segment)| segment.kind == kind && !set.is_clear())
     }
 
-    /// What a list of this kind shows, as a digest: where it stays, the list did not change.
+    /// What a list of this kind shows, as a digest: where it stays, the list did not change. Made once a view.
     pub fn digest_of(&self, kind: EntryKind) -> Digest {
-        let mut parts: Vec<Vec<u8>> = Vec::new();
-        for (set, segment) in self.allowed.iter().zip(self.roster.segments()).filter(|(_, s)| s.kind == kind) {
-            parts.push(segment.digest.as_bytes().to_vec());
-            parts.push(bits(set));
-        }
-        if kind == EntryKind::Tool {
-            parts.push(format!("{:?}", self.disclosure).into_bytes());
-        }
-        Digest::of_parts(parts.iter().map(Vec::as_slice))
+        let make = || {
+            let mut parts: Vec<Vec<u8>> = Vec::new();
+            for definition in self.all(kind).filter_map(|place| self.roster.get(place)) {
+                parts.push(definition.visible.as_bytes().to_vec());
+                parts.push(definition.digest.as_bytes().to_vec());
+            }
+            if kind == EntryKind::Tool {
+                parts.push(format!("{:?}", self.disclosure).into_bytes());
+            }
+            Digest::of_parts(parts.iter().map(Vec::as_slice))
+        };
+        self.lists.get(kind as usize).map_or_else(make, |digest| *digest.get_or_init(make))
     }
 
     /// The bridge tools that this view offers, in the byte order of their names.
@@ -108,15 +112,11 @@ impl View {
 fn digest(roster: &Roster, allowed: &[FixedBitSet], disclosure: &Disclosure) -> Digest {
     let mut parts: Vec<Vec<u8>> = vec![b"view/2".to_vec(), roster.digest.as_bytes().to_vec()];
     for set in allowed {
-        parts.push(bits(set));
+        parts.push(set.as_slice().iter().flat_map(|block| (*block as u64).to_le_bytes()).collect());
     }
     // Debug of plain enums and sorted sets is a canonical form here; the tag above changes with it.
     parts.push(format!("{disclosure:?}").into_bytes());
     Digest::of_parts(parts.iter().map(Vec::as_slice))
-}
-
-fn bits(set: &FixedBitSet) -> Vec<u8> {
-    set.as_slice().iter().flat_map(|block| (*block as u64).to_le_bytes()).collect()
 }
 
 /// What one session sees: a view, over its own tenant's registry.

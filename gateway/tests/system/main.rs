@@ -14,14 +14,18 @@
 
 mod admin;
 mod bridge;
+mod bridges;
 mod calls;
 mod catalogs;
 mod harness;
 mod http;
 mod identity;
+mod kinds;
+mod listen;
 mod peers;
 mod policy;
 mod program;
+mod sessions;
 mod specs;
 mod stdio;
 mod upstreams;

@@ -20,6 +20,7 @@ use serde_json::value::RawValue;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
+use crate::upstream::bulletin::text_member;
 use crate::upstream::message;
 use crate::upstream::pool::Wanted;
 use crate::upstream::{Broken, Connection, Hear, Outgoing};
@@ -193,18 +194,36 @@ fn updated(uri: &str) -> Bytes {
 }
 
 /// Hands on what comes on a modern server's stream for this subscription.
-struct OnStream(Weak<Topic>);
+struct OnStream {
+    topic: Weak<Topic>,
+    what: What,
+}
+
+/// Whether an update is of the resource that is listened to, or of a part of it: that is told as one of the whole.
+fn is_of(uri: &str, updated: &str) -> bool {
+    updated.starts_with(uri)
+}
 
 impl Hear for OnStream {
     fn hear(&self, method: &str, params: Option<&RawValue>) {
-        let Some(topic) = self.0.upgrade() else { return };
-        if !matches!(method, "notifications/resources/updated" | "notifications/tasks") {
-            return;
+        let (Some(topic), Some(params)) = (self.topic.upgrade(), params) else { return };
+        match (method, &self.what) {
+            ("notifications/resources/updated", What::Resource(uri)) => {
+                if text_member(params, "uri").is_some_and(|updated| is_of(uri, &updated)) {
+                    topic.tell(&updated(uri));
+                }
+            }
+            ("notifications/tasks", What::Task(task)) => {
+                if text_member(params, "taskId").as_ref() == Some(task) {
+                    let members = raw::members(params.get()).unwrap_or_default();
+                    let kept = members.iter().filter(|(key, _)| key != "_meta");
+                    let inner: Vec<String> =
+                        kept.map(|(k, value)| format!("{}:{}", raw::quote(k), value.get())).collect();
+                    topic.tell(&message::notification(method, &format!("{{{}}}", inner.join(","))));
+                }
+            }
+            _ => {}
         }
-        let members = params.and_then(|params| raw::members(params.get()).ok()).unwrap_or_default();
-        let kept = members.iter().filter(|(key, _)| key != "_meta");
-        let inner: Vec<String> = kept.map(|(key, value)| format!("{}:{}", raw::quote(key), value.get())).collect();
-        topic.tell(&message::notification(method, &format!("{{{}}}", inner.join(","))));
     }
 }
 
@@ -218,7 +237,7 @@ async fn modern(connection: &Connection, what: &What, topic: &Weak<Topic>, stop:
     let params = message::own_params_declaring(Era::Modern, &members, capabilities);
     let outgoing = Outgoing { method: "subscriptions/listen", params, ..Outgoing::default() };
     let sent = AtomicBool::new(false);
-    let asked = connection.ask(outgoing, Arc::new(OnStream(topic.clone())), &sent);
+    let asked = connection.ask(outgoing, Arc::new(OnStream { topic: topic.clone(), what: what.clone() }), &sent);
     tokio::select! {
         () = stop.cancelled() => true,
         end = asked => match end {
@@ -254,7 +273,7 @@ async fn legacy(connection: &Connection, what: &What, topic: &Weak<Topic>, stop:
             update = updates.recv() => {
                 let Some(topic) = topic.upgrade() else { return true };
                 match update {
-                    Ok(of) if *of == **uri => topic.tell(&updated(uri)),
+                    Ok(of) if is_of(uri, &of) => topic.tell(&updated(uri)),
                     Ok(_) => {}
                     // Something was missed: it may have been this one.
                     Err(RecvError::Lagged(_)) => topic.tell(&updated(uri)),

@@ -94,9 +94,14 @@ impl Bulletin {
 
     /// Takes a notification that comes without an address.
     pub(crate) fn heard(&self, method: &str, params: Option<&RawValue>) {
-        if !self.is_news(method, params)
-            && let Some(hear) = self.addressee()
-        {
+        if !self.is_news(method, params) {
+            self.hand_on(method, params);
+        }
+    }
+
+    /// Hands what is no news to the request to which it is taken to belong.
+    pub(crate) fn hand_on(&self, method: &str, params: Option<&RawValue>) {
+        if let Some(hear) = self.addressee() {
             hear.hear(method, params);
         }
     }

@@ -193,9 +193,9 @@ impl Inner {
                         return Ok(Streamed::Answer(end));
                     }
                     Ok(Message::Notification { method, params }) => {
-                        if !self.bulletin.is_news(&method, params) {
-                            hear.hear(&method, params);
-                        }
+                        // A subscription's stream brings the same news for whoever asked for it.
+                        self.bulletin.is_news(&method, params);
+                        hear.hear(&method, params);
                     }
                     Ok(Message::Request { id, method, params }) => {
                         let question = Question { id, method: &method, params };

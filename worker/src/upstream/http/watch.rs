@@ -19,7 +19,7 @@ pub(super) async fn watch(inner: Arc<Inner>) {
     struct OnBulletin(Arc<Bulletin>);
     impl Hear for OnBulletin {
         fn hear(&self, method: &str, params: Option<&RawValue>) {
-            self.0.heard(method, params);
+            self.0.hand_on(method, params);
         }
         fn asked(&self, question: &Question<'_>, reply: &ReplyTo) -> Option<Bytes> {
             self.0.asked(question, reply)
