@@ -14,7 +14,7 @@ use rollcall_shared::wire::{Caller, Failure, Final, Member, Method, Params, Reas
 
 use crate::app::App;
 use crate::body::Body;
-use crate::call::answer::{end_bytes, note};
+use crate::call::answer::{end_bytes, is_complete, note};
 use crate::call::forward::{self as call, forward};
 use crate::call::settle::{Recording, refuse_plainly, settle};
 use crate::call::{Record, admit, authenticate, budget, settle_json};
@@ -85,7 +85,7 @@ fn read_arguments(body: Bytes) -> Result<Option<Bytes>, Refusal> {
 
 fn answer(end: Final, visible: &str, alias: &str, record: &mut Record) -> Response<Body> {
     match end {
-        Final::Result(result) if result.starts_with(b"{") => {
+        Final::Result(result) if result.starts_with(b"{") && is_complete(&result) => {
             let (status, head) = if is_error(&result) {
                 (StatusCode::UNPROCESSABLE_ENTITY, &br#"{"success":false,"error":"tool_error","result":"#[..])
             } else {

@@ -133,6 +133,12 @@ pub const STREAM_RETRY: Duration = Duration::from_millis(1000);
 /// Standing streams (GET, `subscriptions/listen`) of one tenant on one node, and the resources that one names.
 pub const STANDING_STREAMS: usize = 10_000;
 pub const SUBSCRIPTIONS: usize = 256;
+/// Bytes of one URI that a session remembers.
+pub const SUBSCRIBED_URI_BYTES: usize = 2 << 10;
+/// Distinct subscriptions of one tenant in one worker: each is a stream of its own at its server.
+pub const TOPICS_PER_TENANT: usize = 1_000;
+/// How long a subscription outlives its last listener: who changes what it listens to comes back at once.
+pub const TOPIC_LINGERS: Duration = Duration::from_secs(1);
 /// A legacy transport session, from `initialize` on; its client then opens another.
 pub const MCP_SESSION_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// What such sessions remember, kept at hand.
@@ -142,6 +148,11 @@ pub const SESSION_CAPABILITIES_BYTES: usize = 2 << 10;
 /// A call that waits for its caller's input, and how many of one tenant may.
 pub const PARKED_FOR: Duration = Duration::from_secs(600);
 pub const PARKED_PER_TENANT: usize = 200;
+/// Calls of one tenant that nobody waits for at this moment (parked, or running on without their client), and the bytes
+/// of their params; of one session, calls that are parked.
+pub const DETACHED_PER_TENANT: usize = 300;
+pub const DETACHED_BYTES: usize = 32 << 20;
+pub const PARKED_PER_SESSION: usize = 50;
 /// Rounds of input that one call may ask for, and requests in one round.
 pub const INPUT_ROUNDS: u32 = 32;
 pub const INPUT_REQUESTS: usize = 16;
@@ -153,6 +164,9 @@ pub const TASK_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 /// What was told in a call with a legacy session, kept for a client whose stream broke: messages, and how long after
 /// the end; and the bytes of all that ended.
 pub const REPLAYED_MESSAGES: usize = 64;
+/// One notification or question on its way to a caller, and all that is kept of one call.
+pub const NEWS_BYTES: usize = 256 << 10;
+pub const REPLAYED_CALL_BYTES: usize = 1 << 20;
 pub const REPLAYED_FOR: Duration = Duration::from_secs(60);
 pub const REPLAYED_BYTES: u64 = 64 << 20;
 /// Messages of one batch (2025-03-26).

@@ -65,7 +65,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, envelope: Envelope, interim: Inte
         }
         Op::Watch { server, uris, tasks } => {
             let (uris, tasks) = (uris.clone(), tasks.clone());
-            watch::watch(shared, &head, server.clone(), uris, tasks, interim).await
+            watch::listen(shared, &head, server.clone(), uris, tasks, interim).await
         }
         Op::Refresh { server } => {
             params.0.clear();

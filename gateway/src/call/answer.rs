@@ -101,9 +101,9 @@ impl Facts {
 
     fn result(&self, result: Bytes) -> Answer {
         let slices: SmallVec<[Bytes; 3]> = match (self.era, self.method) {
-            (Era::Modern, Method::ReadResource) => smallvec![private(&result)],
             (Era::Modern, Method::GetTask) => smallvec![self.of_task(&result)],
             (Era::Modern, _) => match kind_of(&result) {
+                Kind::Untyped | Kind::Complete if self.method == Method::ReadResource => smallvec![private(&result)],
                 Kind::Untyped => with_result_type(result),
                 Kind::Complete => smallvec![result],
                 Kind::Other(kind) => match self.of_kind(&kind, &result) {
@@ -123,7 +123,8 @@ impl Facts {
         match kind {
             "input_required" => rewrite(result, "requestState", |state| self.seal_state(&StateInside::Upstream(state))),
             "task" => rewrite(result, "taskId", |task| {
-                let task = TaskHandle { tool: self.visible.clone(), id: raw::string_of(task)? };
+                let server = self.server_id().to_owned();
+                let task = TaskHandle { server, tool: self.visible.clone(), id: raw::string_of(task)? };
                 let content = serde_json::to_vec(&task).ok()?;
                 let owner = Owner { principal: &self.principal, scope: &[] };
                 self.app.seals.seal(Purpose::Task, owner, &content, limits::TASK_LIFETIME.as_secs())
@@ -266,6 +267,11 @@ impl<'a> StateInside<'a> {
     }
 }
 
+/// Whether a result is the end of its request.
+pub(crate) fn is_complete(result: &[u8]) -> bool {
+    matches!(kind_of(result), Kind::Complete | Kind::Untyped)
+}
+
 /// What a result says that it is.
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
@@ -322,10 +328,6 @@ fn private(result: &Bytes) -> Bytes {
     let text = std::str::from_utf8(result).unwrap_or("{}");
     let members = raw::members(text).unwrap_or_default();
     let get = |key: &str| members.iter().find(|(k, _)| k == key).map(|(_, value)| RawValue::get(value));
-    let kind = get("resultType");
-    if kind.is_some_and(|kind| kind != r#""complete""#) {
-        return result.clone();
-    }
     let kept = members.iter().filter(|(key, _)| !matches!(key.as_ref(), "resultType" | "ttlMs" | "cacheScope"));
     let inner: Vec<String> = kept.map(|(key, value)| format!("{}:{}", raw::quote(key), value.get())).collect();
     let ttl = get("ttlMs").filter(|ttl| ttl.bytes().all(|b| b.is_ascii_digit())).unwrap_or("0");

@@ -43,11 +43,17 @@ pub(crate) async fn serve(
         return Err(Misread { era: Era::Legacy, ..Refusal::InvalidRequest(what).into() });
     }
     let mut answers: Vec<Bytes> = Vec::new();
+    let mut size = 0;
     for message in messages {
+        if size > limits::UPSTREAM_MESSAGE_BYTES {
+            let what = "the answers of this batch are too large to be given at once".to_owned();
+            return Err(Misread { era: Era::Legacy, ..Refusal::InvalidRequest(what).into() });
+        }
         let body = body.slice_ref(message.get().as_bytes());
         let parts = Parts { app, endpoint, principal, headers, body: &body };
         let mut recording = crate::call::settle::Recording::new(app.clone(), Record::open("mcp"));
         recording.record().is_of(principal);
+        let wants_answer = !is_notification(message);
         let answer = match one(parts, message, sight, recording.record()).await {
             Ok(response) => response.into_body().collect().await.map(|b| b.to_bytes()).unwrap_or_default(),
             Err(refused) => {
@@ -57,7 +63,8 @@ pub(crate) async fn serve(
             }
         };
         crate::call::settle::settle(recording, &mut Response::new(Body::empty()));
-        if !answer.is_empty() {
+        if !answer.is_empty() && wants_answer {
+            size += answer.len();
             answers.push(answer);
         }
     }
@@ -77,6 +84,13 @@ pub(crate) async fn serve(
     Ok(response)
 }
 
+/// A message without an id is answered by nothing, whatever is wrong with it.
+fn is_notification(message: &RawValue) -> bool {
+    let members = raw::members(message.get()).unwrap_or_default();
+    let has = |name: &str| members.iter().any(|(key, _)| key == name);
+    has("method") && !has("id")
+}
+
 async fn one(
     parts: Parts<'_>,
     message: &RawValue,
@@ -94,5 +108,10 @@ async fn one(
     decoded.prefers_stream = false;
     record.asks(&decoded);
     let answered = super::answer(parts, sight.clone(), &decoded, (), record).await;
-    answered.map_err(|refusal| decoded.misread(refusal))
+    answered.map_err(|refusal| {
+        // Among messages every refusal is a message.
+        let refusal =
+            if refusal.code(Era::Legacy).is_some() { refusal } else { Refusal::InvalidRequest(refusal.text()) };
+        decoded.misread(refusal)
+    })
 }

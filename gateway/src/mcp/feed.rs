@@ -5,39 +5,44 @@
 //! still read them. A feed ends with the token, with the session, and when a revocation leaves nothing.
 
 use std::collections::{BTreeMap, HashMap};
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream::{BoxStream, SelectAll};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use rollcall_shared::clock::unix_s;
 use rollcall_shared::digest::Digest;
 use rollcall_shared::ids::ServerId;
 use rollcall_shared::limits;
 use rollcall_shared::mcp::raw;
 use rollcall_shared::model::EntryKind;
-use rollcall_shared::wire::{CallId, Caller, Envelope, Interim, Op, Params, Told, TraceContext};
-use tokio::sync::watch;
+use rollcall_shared::wire::{CallId, Caller, Envelope, Final, Interim, News, Op, Params, Told, TraceContext};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
+use super::target::{self, Reach};
 use crate::app::App;
 use crate::call::forward::head;
+use crate::call::relay::SILENCE;
+use crate::http::Endpoint;
 use crate::identity::Principal;
 use crate::view::Sight;
 
 /// What is listened to at one server: by the upstream's name, the name that the client knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct AtServer {
-    pub(super) resources: BTreeMap<String, Subscribed>,
-    pub(super) tasks: BTreeMap<String, String>,
+    pub(super) resources: BTreeMap<String, String>,
+    pub(super) tasks: BTreeMap<String, Task>,
 }
 
-/// One resource that is listened to.
+/// A task that is listened to: its handle, and the visible name of its tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Subscribed {
-    /// As the client knows it.
-    pub(super) uri: String,
-    /// The entry that allows it: its kind and visible name.
-    pub(super) by: (EntryKind, String),
+pub(super) struct Task {
+    pub(super) handle: String,
+    pub(super) tool: String,
 }
 
 /// What a session wants to be told.
@@ -54,18 +59,42 @@ pub(super) struct Notice {
     pub(super) params: String,
 }
 
-/// What comes from a worker: of which server, and the whole notification.
-type Update = (ServerId, Bytes);
+/// A standing word to a worker, and what it tells.
+struct Watch {
+    at: AtServer,
+    end: BoxFuture<'static, Final>,
+    news: mpsc::Receiver<News>,
+    /// It ended, and is made anew then: nobody knows what was missed.
+    again: Option<Instant>,
+}
 
 /// See the module.
 pub(super) struct Feed {
     app: Arc<App>,
+    endpoint: Endpoint,
     principal: Arc<Principal>,
-    wanted: Wanted,
+    lists: Vec<EntryKind>,
     changes: watch::Receiver<u64>,
     sight: Arc<Sight>,
     digests: HashMap<EntryKind, Digest>,
-    updates: SelectAll<BoxStream<'static, Update>>,
+    watches: BTreeMap<ServerId, Watch>,
+}
+
+/// What comes from a worker: of which server, and the whole notification; nothing where a watch ended.
+fn poll_watches(watches: &mut BTreeMap<ServerId, Watch>, cx: &mut Context<'_>) -> Poll<(ServerId, Option<Bytes>)> {
+    for (server, watch) in watches.iter_mut().filter(|(_, watch)| watch.again.is_none()) {
+        if let Poll::Ready(Some(news)) = watch.news.poll_recv(cx) {
+            if let Told::Notification(message) = news.told {
+                return Poll::Ready((server.clone(), Some(message)));
+            }
+            cx.waker().wake_by_ref();
+        }
+        if watch.end.as_mut().poll(cx).is_ready() {
+            watch.again = Some(Instant::now() + limits::BACKOFF_FIRST * 2);
+            return Poll::Ready((server.clone(), None));
+        }
+    }
+    Poll::Pending
 }
 
 /// What happened to a feed.
@@ -78,21 +107,81 @@ pub(super) enum Next {
 }
 
 impl Feed {
-    pub(super) fn new(app: &Arc<App>, principal: &Arc<Principal>, sight: Arc<Sight>, wanted: Wanted) -> Self {
+    pub(super) fn new(
+        app: &Arc<App>,
+        endpoint: &Endpoint,
+        principal: &Arc<Principal>,
+        sight: Arc<Sight>,
+        wanted: Wanted,
+    ) -> Self {
         let changes = app.live.tenants().changes();
         let digests = wanted.lists.iter().map(|kind| (*kind, of_list(&sight, *kind))).collect();
-        let (app, principal) = (app.clone(), principal.clone());
-        let mut feed = Self { app, principal, wanted, changes, sight, digests, updates: SelectAll::new() };
-        feed.subscribe();
+        let servers = wanted.servers;
+        let mut feed = Self {
+            app: app.clone(),
+            endpoint: endpoint.clone(),
+            principal: principal.clone(),
+            lists: wanted.lists,
+            changes,
+            sight,
+            digests,
+            watches: BTreeMap::new(),
+        };
+        feed.wants(servers);
         feed
     }
 
-    /// Listens to other resources from now on.
+    /// Listens to these from now on; what is listened to already goes on.
     pub(super) fn wants(&mut self, servers: BTreeMap<ServerId, AtServer>) {
-        if self.wanted.servers != servers {
-            self.wanted.servers = servers;
-            self.subscribe();
+        self.watches.retain(|server, _| servers.contains_key(server));
+        for (server, at) in servers {
+            if self.watches.get(&server).is_none_or(|watch| watch.at != at) {
+                // The new one stands before the old one is dropped.
+                let watch = self.watch(&server, at);
+                self.watches.insert(server, watch);
+            }
         }
+    }
+
+    fn watch(&self, server: &ServerId, at: AtServer) -> Watch {
+        let op = Op::Watch {
+            server: server.clone(),
+            uris: at.resources.keys().cloned().collect(),
+            tasks: at.tasks.keys().cloned().collect(),
+        };
+        let trace = TraceContext::fresh();
+        let head = head(&self.principal, op, CallId::fresh(), limits::MCP_SESSION_LIFETIME, trace, Caller::default());
+        let (interim, news) = Interim::channel();
+        let mut end = self.app.link.send(Envelope { head, params: Params::default() }, interim);
+        let waker = std::task::Waker::noop();
+        // Begun at once, so that it listens from now on.
+        let begun = end.as_mut().poll(&mut Context::from_waker(waker));
+        let again = begun.is_ready().then(|| Instant::now() + limits::BACKOFF_FIRST);
+        Watch { at, end, news, again }
+    }
+
+    /// When the next watch that ended is to be made anew.
+    async fn next_again(&self) -> ServerId {
+        let due = self.watches.iter().filter_map(|(server, watch)| Some((watch.again?, server)));
+        match due.min() {
+            Some((at, server)) => {
+                tokio::time::sleep_until(at).await;
+                server.clone()
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Makes a watch anew, and tells of everything in it: nobody knows what was missed.
+    fn make_anew(&mut self, server: &ServerId) -> Vec<Notice> {
+        let Some(at) = self.watches.get(server).map(|watch| watch.at.clone()) else { return Vec::new() };
+        let watch = self.watch(server, at.clone());
+        if watch.again.is_some() {
+            self.watches.insert(server.clone(), watch);
+            return Vec::new();
+        }
+        self.watches.insert(server.clone(), watch);
+        at.resources.values().filter_map(|uri| self.updated(uri)).collect()
     }
 
     pub(super) fn parties(&self) -> (Arc<App>, Arc<Principal>) {
@@ -103,60 +192,36 @@ impl Feed {
         &self.sight
     }
 
-    fn subscribe(&mut self) {
-        self.updates = SelectAll::new();
-        for (server, at) in &self.wanted.servers {
-            let uris: Vec<String> = at.resources.keys().cloned().collect();
-            let tasks: Vec<String> = at.tasks.keys().cloned().collect();
-            if uris.is_empty() && tasks.is_empty() {
-                continue;
-            }
-            let op = Op::Watch { server: server.clone(), uris, tasks };
-            let timeout = limits::MCP_SESSION_LIFETIME;
-            let head = head(&self.principal, op, CallId::fresh(), timeout, TraceContext::fresh(), Caller::default());
-            let (interim, mut news) = Interim::channel();
-            let watching = self.app.link.send(Envelope { head, params: Params::default() }, interim);
-            let server = server.clone();
-            let stream = futures_util::stream::once(async move {
-                // The worker tells as long as it is listened to, and is listened to as long as this is polled.
-                let mut watching = watching;
-                let updates = futures_util::stream::poll_fn(move |cx| {
-                    let told = news.poll_recv(cx);
-                    if told.is_pending() && watching.as_mut().poll(cx).is_ready() {
-                        return std::task::Poll::Ready(None);
-                    }
-                    told
-                });
-                updates.filter_map(move |told| {
-                    let server = server.clone();
-                    async move {
-                        match told.told {
-                            Told::Notification(message) => Some((server, message)),
-                            Told::Request { .. } => None,
-                        }
-                    }
-                })
-            });
-            self.updates.push(stream.flatten().boxed());
-        }
-    }
-
     pub(super) async fn next(&mut self) -> Next {
-        let left = self.principal.expires_at.saturating_sub(unix_s());
+        let until = self.sight.policy.expires_at.unwrap_or(u64::MAX).min(self.principal.expires_at);
+        let left = until.saturating_sub(unix_s());
+        if let Some(due) = self.next_again().now_or_never() {
+            return Next::Notices(self.make_anew(&due));
+        }
         let end = std::time::Duration::from_secs(left.min(limits::TOKEN_LIFETIME_S));
         let stopping = self.app.tasks.stopping().clone();
+        let silence = self.silence();
+        let Self { changes, watches, .. } = self;
         tokio::select! {
             biased;
             () = stopping.cancelled() => Next::End,
             () = tokio::time::sleep(end) => Next::End,
-            changed = self.changes.changed() => {
+            changed = changes.changed() => {
                 if changed.is_err() { Next::End } else { self.compare().await }
             }
-            Some((server, message)) = self.updates.next(), if !self.updates.is_empty() => {
-                Next::Notices(self.update(&server, &message).into_iter().collect())
+            (server, message) = poll_fn(|cx| poll_watches(watches, cx)) => {
+                let notice = message.and_then(|message| self.update(&server, &message));
+                Next::Notices(notice.into_iter().collect())
             }
-            () = tokio::time::sleep(crate::call::relay::SILENCE) => Next::Silence,
+            () = tokio::time::sleep(silence) => Next::Silence,
         }
+    }
+
+    /// How long it may be silent; not beyond the time at which a watch is made anew.
+    fn silence(&self) -> Duration {
+        let due = self.watches.values().filter_map(|watch| watch.again).min();
+        let left = due.map(|at| at.saturating_duration_since(Instant::now()));
+        left.unwrap_or(SILENCE).min(SILENCE)
     }
 
     async fn compare(&mut self) -> Next {
@@ -170,7 +235,7 @@ impl Feed {
             return Next::End;
         }
         let mut notices = Vec::new();
-        for kind in &self.wanted.lists {
+        for kind in &self.lists {
             let now = of_list(&self.sight, *kind);
             if self.digests.insert(*kind, now).is_some_and(|before| before != now) {
                 notices.extend(list_changed(*kind));
@@ -179,31 +244,32 @@ impl Feed {
         if notices.is_empty() { Next::Changed } else { Next::Notices(notices) }
     }
 
-    /// An update as the client may read it.
+    /// An update as the client may read it, where it may read it now.
     fn update(&self, server: &ServerId, message: &Bytes) -> Option<Notice> {
-        let at = self.wanted.servers.get(server)?;
+        let at = &self.watches.get(server)?.at;
         let members = raw::members(std::str::from_utf8(message).ok()?).ok()?;
         let get = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, value)| *value);
         let method = get("method").and_then(raw::string)?;
         let params = raw::members(get("params")?.get()).ok()?;
         let of = |name: &str| params.iter().find(|(key, _)| key == name).and_then(|(_, value)| raw::string(value));
         match method.as_str() {
-            "notifications/resources/updated" => {
-                let real = of("uri")?;
-                let subscribed = at.resources.get(&real)?;
-                self.sight.permit(subscribed.by.0, &subscribed.by.1)?;
-                let params = format!(r#""uri":{}"#, raw::quote(&subscribed.uri));
-                Some(Notice { method: "notifications/resources/updated", params })
-            }
+            "notifications/resources/updated" => self.updated(at.resources.get(&of("uri")?)?),
             "notifications/tasks" => {
-                let handle = at.tasks.get(&of("taskId")?)?;
-                let known = format!(r#""taskId":{}"#, raw::quote(handle));
+                let task = at.tasks.get(&of("taskId")?)?;
+                self.sight.permit(EntryKind::Tool, &task.tool)?;
+                let known = format!(r#""taskId":{}"#, raw::quote(&task.handle));
                 let rest = params.iter().filter(|(key, _)| key != "taskId");
                 let rest = rest.map(|(key, value)| format!(",{}:{}", raw::quote(key), value.get()));
                 Some(Notice { method: "notifications/tasks", params: known + &rest.collect::<String>() })
             }
             _ => None,
         }
+    }
+
+    fn updated(&self, uri: &str) -> Option<Notice> {
+        let at = Reach { app: &self.app, tenant: &self.principal.tenant, endpoint: &self.endpoint, sight: &self.sight };
+        target::resource(at, uri).ok()?;
+        Some(Notice { method: "notifications/resources/updated", params: format!(r#""uri":{}"#, raw::quote(uri)) })
     }
 }
 

@@ -16,7 +16,7 @@ use rollcall_shared::mcp::era::{META_SERVER, META_SUBSCRIPTION, MODERN};
 use rollcall_shared::mcp::{headers, raw, sse};
 use rollcall_shared::model::EntryKind;
 
-use super::feed::{AtServer, Feed, Next, Notice, Subscribed, Wanted};
+use super::feed::{AtServer, Feed, Next, Notice, Task, Wanted};
 use super::offers::Offers;
 use super::session::{self, Session};
 use super::target::{self, Reach};
@@ -102,7 +102,7 @@ pub(super) fn listen(ask: &Ask<'_>, record: &mut Record) -> Result<Response<Body
         method: "notifications/subscriptions/acknowledged",
         params: format!(r#""notifications":{{{}}}"#, honoured.join(",")),
     };
-    let feed = Feed::new(ask.app, ask.principal, ask.sight.clone(), wanted);
+    let feed = Feed::new(ask.app, ask.endpoint, ask.principal, ask.sight.clone(), wanted);
     let voice = Voice::Modern { id: ask.id.to_owned() };
     let ready = VecDeque::from([voice.event(&acknowledged)]);
     record.verdict = "allowed";
@@ -113,10 +113,7 @@ pub(super) fn listen(ask: &Ask<'_>, record: &mut Record) -> Result<Response<Body
 fn add(at: Reach<'_>, servers: &mut BTreeMap<ServerId, AtServer>, name: &str) -> bool {
     let Ok((permit, real)) = target::resource(at, name) else { return false };
     let Some(server) = permit.server() else { return false };
-    let place = permit.place();
-    let Some(kind) = at.sight.view.roster.kind(place) else { return false };
-    let by = (kind, permit.definition().visible.to_string());
-    servers.entry(server.id.clone()).or_default().resources.insert(real, Subscribed { uri: name.to_owned(), by });
+    servers.entry(server.id.clone()).or_default().resources.insert(real, name.to_owned());
     true
 }
 
@@ -124,7 +121,11 @@ fn add_task(ask: &Ask<'_>, servers: &mut BTreeMap<ServerId, AtServer>, handle: &
     let Some(task) = tasks::open(ask, handle) else { return false };
     let Some(permit) = ask.sight.permit(EntryKind::Tool, &task.tool) else { return false };
     let Some(server) = permit.server() else { return false };
-    servers.entry(server.id.clone()).or_default().tasks.insert(task.id, handle.to_owned());
+    if server.id.as_str() != task.server {
+        return false;
+    }
+    let known = Task { handle: handle.to_owned(), tool: task.tool };
+    servers.entry(server.id.clone()).or_default().tasks.insert(task.id, known);
     true
 }
 
@@ -148,7 +149,8 @@ pub(crate) async fn get(
     let mut record = Record::open("mcp");
     record.is_of(&principal);
     if heads.contains_key(headers::LAST_EVENT_ID) {
-        return resume::resume(app, &principal, &session, heads, record).await;
+        let stands = app.standing.take(&principal.tenant)?;
+        return resume::resume(app, &principal, &session, heads, stands, record).await;
     }
     let sight = app.live.sight(&principal).await?;
     let stands = app.standing.take(&principal.tenant)?;
@@ -157,7 +159,7 @@ pub(crate) async fn get(
     lists.extend(offers.prompts.then_some(EntryKind::Prompt));
     lists.extend(offers.resources.then_some(EntryKind::Resource));
     let servers = subscriptions(app, endpoint, &principal, &sight, &session);
-    let feed = Feed::new(app, &principal, sight, Wanted { lists, servers });
+    let feed = Feed::new(app, endpoint, &principal, sight, Wanted { lists, servers });
     let own = OwnSession { endpoint: endpoint.clone(), headers: heads.clone() };
     let voice = Voice::Legacy(Box::new(own));
     // The first byte goes at once: some intermediaries withhold the status until it comes.

@@ -86,7 +86,7 @@ pub(crate) async fn answer(
         Kind::Request { id, method, params } => (id.get(), method.as_str(), params),
         Kind::Notification { method, params } => {
             if method == "notifications/cancelled" && message.era == Era::Legacy {
-                cancel(app, principal, params.get("requestId")).await;
+                cancel(app, principal, session.as_ref(), params.get("requestId")).await;
             }
             return Ok(accepted());
         }
@@ -134,9 +134,15 @@ fn accepted() -> Response<Body> {
 }
 
 /// A legacy caller takes a request of its own back.
-async fn cancel(app: &Arc<App>, principal: &Principal, request: Option<&RawValue>) {
+async fn cancel(app: &Arc<App>, principal: &Principal, session: Option<&Session>, request: Option<&RawValue>) {
     let Some(request) = request else { return };
-    tell(app, principal, Op::Cancel { request: request.get().to_owned() }, Members::default()).await;
+    let request = within(session, request.get());
+    tell(app, principal, Op::Cancel { request }, Members::default()).await;
+}
+
+/// A request's id as it is known to workers: two clients of one agent session may use the same.
+fn within(session: Option<&Session>, id: &str) -> String {
+    format!("{} {id}", session.map_or("", Session::number))
 }
 
 /// A word to a worker that concerns a call under way.
@@ -183,10 +189,14 @@ impl Ask<'_> {
     pub(crate) fn caller(&self) -> Result<Caller, Refusal> {
         let mut caller = self.params.meta.caller(self.message.era)?;
         if self.message.era == Era::Legacy {
-            self.id.clone_into(&mut caller.request);
+            caller.request = within(self.session, self.id);
             if let Some(session) = self.session {
                 session.speaks_for(&mut caller);
                 caller.converses = self.message.takes_stream;
+            }
+            if !caller.converses {
+                // Without a stream nobody can be asked for anything.
+                caller.capabilities = None;
             }
         }
         Ok(caller)

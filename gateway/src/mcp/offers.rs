@@ -58,7 +58,7 @@ impl Offers {
                     if sight.view.disclosure.hide_denied && !sight.reaches(tools) {
                         return Err(Refusal::NoSuchServer);
                     }
-                    if let Some(listed) = sight.registry.listed(tools) {
+                    if let Some(listed) = sight.registry.listed(tools).filter(|_| sight.reaches(tools)) {
                         out.add(listed);
                         let text = |value: &Option<Box<RawValue>>| value.as_ref().map(|v| v.get().to_owned());
                         out.instructions = text(&listed.listing.about.instructions);

@@ -128,6 +128,7 @@ pub(super) async fn resume(
     principal: &Arc<Principal>,
     session: &Session,
     headers: &HeaderMap,
+    stands: impl std::any::Any + Send,
     mut record: Record,
 ) -> Result<Response<Body>, Refusal> {
     let unknown = || Refusal::InvalidRequest("this Last-Event-ID names no stream that can be taken up".to_owned());
@@ -137,13 +138,13 @@ pub(super) async fn resume(
     let content = last.and_then(|last| app.seals.open(Purpose::Event, owner, last)).ok_or_else(unknown)?;
     let inside: EventInside = serde_json::from_slice(&content).map_err(|_| unknown())?;
     let sight = app.live.sight(principal).await?;
-    let kind = match inside.method {
-        Method::GetPrompt => EntryKind::Prompt,
-        Method::ReadResource | Method::Complete => EntryKind::Resource,
-        Method::CallTool | Method::GetTask | Method::UpdateTask | Method::CancelTask => EntryKind::Tool,
+    let kinds: &[EntryKind] = match inside.method {
+        Method::GetPrompt => &[EntryKind::Prompt],
+        Method::ReadResource => &[EntryKind::Resource, EntryKind::Template],
+        Method::Complete => &[EntryKind::Prompt, EntryKind::Template, EntryKind::Resource],
+        Method::CallTool | Method::GetTask | Method::UpdateTask | Method::CancelTask => &[EntryKind::Tool],
     };
-    let template = (kind == EntryKind::Resource).then(|| sight.permit(EntryKind::Template, &inside.visible)).flatten();
-    let permit = sight.permit(kind, &inside.visible).or(template);
+    let permit = kinds.iter().find_map(|kind| sight.permit(*kind, &inside.visible));
     let permit = permit.filter(|_| inside.incarnation == app.link.incarnation()).ok_or_else(unknown)?;
     let mut caller = Caller { era: Some(Era::Legacy), converses: true, ..Caller::default() };
     session.speaks_for(&mut caller);
@@ -167,6 +168,6 @@ pub(super) async fn resume(
     };
     let thread = Some(Thread::new(session.number()));
     let recording = Recording::new(app.clone(), record);
-    let state = Running { end: end.boxed(), news, facts, thread, last: inside.seq, recording, _held: Box::new(()) };
+    let state = Running { end: end.boxed(), news, facts, thread, last: inside.seq, recording, _held: Box::new(stands) };
     Ok(stream_of(state, None, None))
 }

@@ -222,6 +222,9 @@ pub(super) async fn set_level(ask: &Ask<'_>) -> Result<Response<Body>, Refusal> 
 pub(super) async fn subscribe(ask: &Ask<'_>, on: bool) -> Result<Response<Body>, Refusal> {
     let session = needed(ask, "a subscription")?;
     let uri = ask.required("uri")?;
+    if uri.len() > limits::SUBSCRIBED_URI_BYTES {
+        return Err(Refusal::InvalidParams(format!("`uri` is longer than {} bytes", limits::SUBSCRIBED_URI_BYTES)));
+    }
     if on {
         target::resource(ask.reach(), &uri)?;
     }

@@ -120,20 +120,26 @@ fn by_template<'s>(
     sight.view.all(EntryKind::Template).filter(|place| here(*place)).find_map(|place| {
         let definition = sight.registry.definition(place)?;
         let real = uri::expand(form(definition), &definition.real, name)?;
-        let alias = sight.registry.alias(place)?;
-        // What is listed has a verdict of its own.
-        let is_listed = (0u32..).zip(sight.view.roster.segments()).any(|(number, segment)| {
-            segment.kind == EntryKind::Resource
-                && segment.by_real(&real).is_some()
-                && sight.registry.alias(Place { segment: number, local: 0 }) == Some(alias)
-        });
-        let visible = uri::resource(alias, &real);
-        let denied = policy::denies_uri(&sight.registry, &sight.policy, place.segment, &visible, &real);
-        if is_listed || denied {
-            return None;
-        }
+        (!has_own_verdict(sight, place, &real)).then_some(())?;
         Some((sight.permit_at(place)?, real))
     })
+}
+
+/// Whether a URI that matches a template may not be read by it: it is listed, and has a verdict of its own; it is denied;
+/// or it matches another template of the server that is denied.
+fn has_own_verdict(sight: &Sight, template: Place, real: &str) -> bool {
+    let denies = |kind, real: &str| policy::denies_uri(&sight.registry, &sight.policy, template.segment, kind, real);
+    let alias = sight.registry.alias(template);
+    let own = (0u32..).zip(sight.view.roster.segments());
+    let own = own.filter(|(number, _)| sight.registry.alias(Place { segment: *number, local: 0 }) == alias);
+    denies(EntryKind::Resource, real)
+        || own.into_iter().any(|(_, segment)| match segment.kind {
+            EntryKind::Resource => segment.by_real(real).is_some(),
+            EntryKind::Template => segment.definitions().iter().any(|other| {
+                uri::expand(&other.real, &other.real, real).is_some() && denies(EntryKind::Template, &other.real)
+            }),
+            EntryKind::Tool | EntryKind::Prompt => false,
+        })
 }
 
 /// A real URI on `/mcp`, such as a link inside a result: good where one server alone has it.

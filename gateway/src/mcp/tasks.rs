@@ -3,6 +3,7 @@
 //! The handle names the tool, which is resolved and authorized anew each time, and the upstream's own id.
 
 use http::Response;
+use rollcall_shared::model::EntryKind;
 use rollcall_shared::wire::{Member, Method};
 use serde::{Deserialize, Serialize};
 
@@ -13,11 +14,13 @@ use crate::body::Body;
 use crate::call::Record;
 use crate::handle::{Owner, Purpose};
 use crate::refusal::Refusal;
-use rollcall_shared::model::EntryKind;
 
 /// What is inside a sealed `taskId`.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct TaskHandle {
+    /// The id of the server.
+    #[serde(rename = "s")]
+    pub(crate) server: String,
     /// The visible name of the tool that made the task.
     #[serde(rename = "t")]
     pub(crate) tool: String,
@@ -39,6 +42,9 @@ pub(super) async fn ask(
     let unknown = || Refusal::InvalidParams("there is no such task".to_owned());
     let task = open(ask, &handle).ok_or_else(unknown)?;
     let permit = ask.sight.permit(EntryKind::Tool, &task.tool).ok_or_else(unknown)?;
+    if permit.server().is_none_or(|server| server.id.as_str() != task.server) {
+        return Err(unknown());
+    }
     if let Some(server) = &ask.endpoint.server {
         let own = ask.sight.registry.segment_of(server);
         if own != Some(permit.place().segment) {

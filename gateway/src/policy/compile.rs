@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use fixedbitset::FixedBitSet;
-use rollcall_shared::ids::{Alias, GroupName, ServerId};
-use rollcall_shared::model::{Bound, Entry, EntryKind, Glob, Policy, Target};
+use rollcall_shared::ids::{Alias, GroupName};
+use rollcall_shared::model::{Bound, Entry, EntryKind, Glob, Policy, Server, Target};
 
 use crate::registry::naming::SEPARATOR;
 use crate::registry::{Binding, Missing, Place, Registry, name_of};
@@ -270,21 +270,20 @@ fn matches_missing(registry: &Registry, missing: &Missing, entry: &Entry, name: 
     }
 }
 
-/// Whether a policy denies a URI that nobody lists but that matches a template. `visible` is its public form.
-pub fn denies_uri(registry: &Registry, policy: &Policy, segment: u32, visible: &str, real: &str) -> bool {
-    let Some(Binding::Server { server, former, .. }) = registry.bindings().get(segment as usize) else { return true };
-    let budget = registry.settings().name_budget;
-    let named_as = |alias: &Alias, budget: usize| name_of(EntryKind::Resource, alias, real, budget, &server.id).name;
-    let by_entry = |entry: &Entry| {
-        entry_denies(registry, entry, &server.id, server.group.as_ref(), visible, real)
-            || matches!(&entry.target, Target::Names(glob) if entry.kind == EntryKind::Resource
-            && former.iter().any(|old| glob.matches(&named_as(old, budget))))
-            || names_lost_bundle(registry, entry)
+/// Whether a policy denies a resource or template by this name, listed or not: by its public form under any alias that
+/// its server had, or by its real one. `kind` says how the public form is made.
+pub fn denies_uri(registry: &Registry, policy: &Policy, segment: u32, kind: EntryKind, real: &str) -> bool {
+    let Some(Binding::Server { server, alias, former, .. }) = registry.bindings().get(segment as usize) else {
+        return true;
     };
+    let named_as = |alias: &Alias| name_of(kind, alias, real, registry.settings().name_budget, &server.id).name;
+    let names: Vec<String> = std::iter::once(alias).chain(former).map(named_as).collect();
+    let by_entry =
+        |entry: &Entry| entry_denies(registry, entry, server, &names, real) || names_lost_bundle(registry, entry);
     let by_bound = |entry: &Entry, bound: &Bound| match (bound, &entry.target) {
         (Bound::Tool { server: id, real: denied }, _) => *id == server.id && denied == real,
-        (Bound::NamedAs { server: id, alias, budget }, Target::Names(glob)) => {
-            *id == server.id && Alias::parse(alias).is_ok_and(|alias| glob.matches(&named_as(&alias, *budget)))
+        (Bound::NamedAs { server: id, alias, .. }, Target::Names(glob)) => {
+            *id == server.id && Alias::parse(alias).is_ok_and(|alias| glob.matches(&named_as(&alias)))
         }
         (Bound::NamedAs { .. }, Target::Server(..) | Target::Group(_) | Target::Bundle(_)) => false,
     };
@@ -294,29 +293,22 @@ pub fn denies_uri(registry: &Registry, policy: &Policy, segment: u32, visible: &
     }) || registry.revoked_entries().any(by_entry)
 }
 
-fn entry_denies(
-    registry: &Registry,
-    entry: &Entry,
-    server: &ServerId,
-    group: Option<&GroupName>,
-    visible: &str,
-    real: &str,
-) -> bool {
+fn entry_denies(registry: &Registry, entry: &Entry, server: &Server, names: &[String], real: &str) -> bool {
     if let Target::Bundle(bundle) = &entry.target {
         let inner = registry.docs.bundles.get(bundle).map(|b| b.value.clone());
         return inner.is_some_and(|bundle| {
             let entries = bundle.entries.iter().filter(|inner| !matches!(inner.target, Target::Bundle(_)));
             entries.into_iter().any(|inner| {
                 let kind = if entry.kind == EntryKind::Tool { inner.kind } else { entry.kind };
-                entry_denies(registry, &inner.as_kind(kind), server, group, visible, real)
+                entry_denies(registry, &inner.as_kind(kind), server, names, real)
             })
         });
     }
     entry.kind == EntryKind::Resource
         && match &entry.target {
-            Target::Names(glob) => glob.matches(visible),
-            Target::Server(id, glob) => id == server && glob.as_ref().is_none_or(|glob| glob.matches(real)),
-            Target::Group(denied) => group == Some(denied),
+            Target::Names(glob) => names.iter().any(|name| glob.matches(name)),
+            Target::Server(id, glob) => *id == server.id && glob.as_ref().is_none_or(|glob| glob.matches(real)),
+            Target::Group(denied) => server.group.as_ref() == Some(denied),
             Target::Bundle(_) => false,
         }
 }

@@ -219,7 +219,9 @@ impl Segments {
             let cut = names.iter().any(|n| n.cut);
             salted |= cut;
             let salt = if cut { server.as_str() } else { "" };
-            let digest = address(kind.label(), alias, budget, catalog_digest, salt);
+            // By its own content alone: what changes in one list is no change of another.
+            let content = Digest::of_parts(elements.iter().map(|element| element.get().as_bytes()));
+            let digest = address(kind.label(), alias, budget, &content, salt);
             segments.push(self.intern(digest, || {
                 let definitions = parsed.into_iter().zip(names).map(|(p, n)| (p, n.name)).collect();
                 assemble(digest, kind, Some(alias.clone()), definitions, dropped)

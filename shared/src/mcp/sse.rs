@@ -46,7 +46,9 @@ const ID_BYTES: usize = 1024;
 
 /// Reads events from chunks of any cut.
 pub struct Reader {
+    /// Of the events that came whole; and of the one that is coming.
     last_id: Option<String>,
+    coming_id: Option<String>,
     retry_ms: Option<u64>,
     line: Vec<u8>,
     data: Vec<u8>,
@@ -62,6 +64,7 @@ impl Reader {
         let (last_id, retry_ms) = (None, None);
         Self {
             last_id,
+            coming_id: None,
             retry_ms,
             line: Vec::new(),
             data: Vec::new(),
@@ -106,7 +109,7 @@ impl Reader {
         let Some((name, value)) = std::str::from_utf8(line).ok().and_then(|line| line.split_once(':')) else { return };
         let value = value.strip_prefix(' ').unwrap_or(value);
         match name {
-            "id" if value.len() <= ID_BYTES && !value.contains('\0') => self.last_id = Some(value.to_owned()),
+            "id" if value.len() <= ID_BYTES && !value.contains('\0') => self.coming_id = Some(value.to_owned()),
             "retry" => self.retry_ms = value.parse().ok().or(self.retry_ms),
             _ => {}
         }
@@ -128,6 +131,10 @@ impl Reader {
     fn end_line(&mut self) -> Result<(), TooLarge> {
         let line = std::mem::take(&mut self.line);
         if line.is_empty() {
+            // Only behind a whole event is a place to go on from.
+            if let Some(id) = self.coming_id.take() {
+                self.last_id = Some(id);
+            }
             if std::mem::take(&mut self.has_data) {
                 self.events.push_back(std::mem::take(&mut self.data));
             }
@@ -181,6 +188,8 @@ mod tests {
         assert_eq!(reader.resume(), (Some("7-0"), Some(500)));
         reader.push(&[&head(Some("7-1"))[..], b"{}", END].concat()).expect("small");
         assert_eq!((reader.next_event().as_deref(), reader.resume().0), (Some(&b"{}"[..]), Some("7-1")));
+        reader.push(b"id: 7-2\ndata: {\"cut\":").expect("small");
+        assert_eq!(reader.resume().0, Some("7-1"), "an event that did not come whole is missed");
     }
 
     #[test]

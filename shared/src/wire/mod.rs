@@ -176,6 +176,19 @@ pub enum Told {
     Request { asked: Asked, params: Bytes },
 }
 
+impl Told {
+    /// Bytes of what is told.
+    pub fn len(&self) -> usize {
+        match self {
+            Told::Notification(bytes) | Told::Request { params: bytes, .. } => bytes.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// Where news of a call go. A reader that is too slow loses notifications: they are news, not the answer.
 #[derive(Clone)]
 pub struct Interim(Option<mpsc::Sender<News>>);
@@ -195,6 +208,11 @@ impl Interim {
     /// Whether the news were taken.
     pub fn send(&self, news: News) -> bool {
         self.0.as_ref().is_some_and(|sender| sender.try_send(news).is_ok())
+    }
+
+    /// Whether nobody reads any more.
+    pub fn is_gone(&self) -> bool {
+        self.0.as_ref().is_none_or(mpsc::Sender::is_closed)
     }
 }
 

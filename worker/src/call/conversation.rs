@@ -14,7 +14,7 @@ use rollcall_shared::limits;
 use rollcall_shared::mcp::era::Era;
 use rollcall_shared::mcp::raw;
 use rollcall_shared::telemetry::Metrics;
-use rollcall_shared::wire::{Asked, CallId, Caller, Final, Head, Interim, News, Told};
+use rollcall_shared::wire::{Asked, CallId, Caller, Final, Head, Interim, News, Params, Told};
 use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -32,6 +32,8 @@ pub(crate) struct Conversation {
     pub(crate) session: String,
     /// The caller's id of its request, by which a legacy one cancels it.
     pub(crate) request: String,
+    /// Bytes that the call keeps for as long as it lives.
+    pub(super) params_bytes: usize,
     era: Era,
     /// Whether a legacy caller has a stream on which it can be asked.
     converses: bool,
@@ -51,6 +53,7 @@ struct State {
     logs_from: Option<usize>,
     seq: u64,
     told: VecDeque<News>,
+    told_bytes: usize,
     waiting: BTreeMap<u64, Waiting>,
     end: Option<Final>,
 }
@@ -115,7 +118,7 @@ pub(super) fn mode_of(params: &str) -> Option<String> {
 }
 
 impl Conversation {
-    pub(crate) fn open(head: &Head, interim: Interim, metrics: Arc<Metrics>) -> Arc<Self> {
+    pub(crate) fn open(head: &Head, params: &Params, interim: Interim, metrics: Arc<Metrics>) -> Arc<Self> {
         let caller = &head.caller;
         let state = State {
             can: Declared::read(caller.capabilities.as_deref()),
@@ -124,6 +127,7 @@ impl Conversation {
             logs_from: logs_from(caller),
             seq: 0,
             told: VecDeque::new(),
+            told_bytes: 0,
             waiting: BTreeMap::new(),
             end: None,
         };
@@ -132,6 +136,7 @@ impl Conversation {
             tenant: head.tenant.clone(),
             session: head.session.clone(),
             request: caller.request.clone(),
+            params_bytes: params.0.iter().map(|(_, value)| value.len()).sum(),
             era: caller.era.unwrap_or(Era::Legacy),
             converses: caller.converses,
             state: Mutex::new(state),
@@ -170,20 +175,26 @@ impl Conversation {
     }
 
     fn tell(&self, state: &mut State, told: Told) -> bool {
+        if told.len() > limits::NEWS_BYTES {
+            self.metrics.interim_dropped.add(1, &[]);
+            return false;
+        }
         state.seq += 1;
         let news = News { seq: state.seq, told };
         if self.converses {
-            if state.told.len() >= limits::REPLAYED_MESSAGES {
-                state.told.pop_front();
-            }
+            state.told_bytes += news.told.len();
             state.told.push_back(news.clone());
+            while state.told.len() > limits::REPLAYED_MESSAGES || state.told_bytes > limits::REPLAYED_CALL_BYTES {
+                let oldest = state.told.pop_front().map_or(0, |oldest| oldest.told.len());
+                state.told_bytes -= oldest;
+            }
         }
         let taken = state.interim.send(news);
         if !taken {
             self.metrics.interim_dropped.add(1, &[]);
         }
-        // What is kept will be read by whoever comes back.
-        taken || self.converses
+        // What is kept will be read by whoever comes back; who is there and does not keep up misses it.
+        taken || self.converses && state.interim.is_gone()
     }
 
     /// Asks the caller. Gives false where it cannot be asked.
@@ -321,18 +332,11 @@ impl Conversation {
     /// Bytes that are kept.
     pub(super) fn weight(&self) -> u32 {
         let state = self.state();
-        let told: usize = state
-            .told
-            .iter()
-            .map(|news| match &news.told {
-                Told::Notification(bytes) | Told::Request { params: bytes, .. } => bytes.len(),
-            })
-            .sum();
         let end = match &state.end {
             Some(Final::Result(bytes) | Final::Error(bytes) | Final::Parked { requests: bytes, .. }) => bytes.len(),
             Some(Final::Failed(_)) | None => 0,
         };
-        u32::try_from(told + end + 512).unwrap_or(u32::MAX)
+        u32::try_from(state.told_bytes + end + 512).unwrap_or(u32::MAX)
     }
 }
 
@@ -394,5 +398,9 @@ impl Hear for Hearing {
 
     fn takes_all(&self) -> bool {
         self.tied
+    }
+
+    fn is_busy(&self) -> bool {
+        self.conversation.is_waiting()
     }
 }

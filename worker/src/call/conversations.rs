@@ -1,7 +1,8 @@
 //! Conversations by their calls: those that go on, those that ended a moment ago, and calls that are parked.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use dashmap::DashMap;
 use rollcall_shared::ids::TenantId;
@@ -11,6 +12,7 @@ use tokio::time::Instant;
 
 use super::conversation::Conversation;
 use super::leg::Leg;
+use crate::worker::Shared;
 
 /// See the module.
 pub(crate) struct Conversations {
@@ -19,12 +21,35 @@ pub(crate) struct Conversations {
     by_request: DashMap<(String, String), Vec<CallId>>,
     ended: moka::sync::Cache<CallId, Arc<Conversation>>,
     parked: Mutex<HashMap<CallId, Parked>>,
+    /// What of each tenant nobody waits for at this moment: calls, and bytes of their params.
+    detached: DashMap<TenantId, (usize, usize)>,
+    /// The worker ends: nothing is parked any more.
+    closing: AtomicBool,
+}
+
+/// A call's share of its tenant's detached ones, given back when dropped.
+pub(super) struct Detached {
+    shared: Weak<Shared>,
+    tenant: TenantId,
+    bytes: usize,
+}
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade()
+            && let Some(mut of) = shared.conversations.detached.get_mut(&self.tenant)
+        {
+            of.0 -= 1;
+            of.1 -= self.bytes;
+        }
+    }
 }
 
 pub(super) struct Parked {
     pub(super) leg: Leg,
     pub(super) round: u32,
     pub(super) until: Instant,
+    pub(super) _detached: Detached,
 }
 
 impl Default for Conversations {
@@ -34,7 +59,14 @@ impl Default for Conversations {
             .weigher(|_, conversation: &Arc<Conversation>| conversation.weight())
             .time_to_live(limits::REPLAYED_FOR)
             .build();
-        Self { running: DashMap::new(), by_request: DashMap::new(), ended, parked: Mutex::default() }
+        Self {
+            running: DashMap::new(),
+            by_request: DashMap::new(),
+            ended,
+            parked: Mutex::default(),
+            detached: DashMap::new(),
+            closing: AtomicBool::new(false),
+        }
     }
 }
 
@@ -77,16 +109,34 @@ impl Conversations {
         self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the leg back where the tenant has too many that wait.
-    pub(super) fn park(&self, leg: Leg, round: u32) -> Result<(), Box<Leg>> {
+    /// A share for one more call that nobody waits for; none where the tenant has too many of them.
+    pub(super) fn detach(&self, shared: &Arc<Shared>, conversation: &Conversation) -> Option<Detached> {
+        let mut of = self.detached.entry(conversation.tenant.clone()).or_default();
+        let bytes = conversation.params_bytes;
+        if of.0 >= limits::DETACHED_PER_TENANT || of.1 + bytes > limits::DETACHED_BYTES {
+            return None;
+        }
+        *of = (of.0 + 1, of.1 + bytes);
+        drop(of);
+        Some(Detached { shared: Arc::downgrade(shared), tenant: conversation.tenant.clone(), bytes })
+    }
+
+    /// Drops the leg, which cancels it at its upstream, where its tenant or session has too many that wait.
+    pub(super) fn park(&self, shared: &Arc<Shared>, leg: Leg, round: u32) -> bool {
+        let Some(detached) = self.detach(shared, &leg.conversation) else { return false };
         let mut parked = self.parked();
-        let tenant = &leg.conversation.tenant;
-        if parked.values().filter(|p| p.leg.conversation.tenant == *tenant).count() >= limits::PARKED_PER_TENANT {
-            return Err(Box::new(leg));
+        let of = &leg.conversation;
+        let tenants = parked.values().filter(|p| p.leg.conversation.tenant == of.tenant);
+        let (all, own) = tenants
+            .fold((0, 0), |(all, own), p| (all + 1, own + usize::from(p.leg.conversation.session == of.session)));
+        let closing = self.closing.load(Ordering::Acquire);
+        if closing || all >= limits::PARKED_PER_TENANT || own >= limits::PARKED_PER_SESSION {
+            drop(parked);
+            return false;
         }
         let until = Instant::now() + limits::PARKED_FOR;
-        parked.insert(leg.conversation.id, Parked { leg, round, until });
-        Ok(())
+        parked.insert(leg.conversation.id, Parked { leg, round, until, _detached: detached });
+        true
     }
 
     /// Takes the call that waits in this round; it can be taken once.
@@ -112,6 +162,7 @@ impl Conversations {
 
     /// Ends all that waits, at the end of the worker.
     pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
         let all: Vec<Parked> = self.parked().drain().map(|(_, parked)| parked).collect();
         drop(all);
     }

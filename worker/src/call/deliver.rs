@@ -8,9 +8,12 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use rollcall_shared::ids::{ServerId, TenantId};
 use rollcall_shared::limits;
 use rollcall_shared::mcp::era::Era;
 use rollcall_shared::mcp::raw;
+use rollcall_shared::model::Server;
+use rollcall_shared::tenants::Owned;
 use rollcall_shared::wire::{Failure, Final, Method, Params, Reason};
 
 use super::accept::{Accepted, Found};
@@ -28,8 +31,8 @@ pub(crate) async fn deliver(shared: &Arc<Shared>, call: Accepted, conversation: 
         Found::Server { method, .. } => *method,
     };
     let mut params = Cow::Borrowed(&call.params);
-    for _ in 0..limits::INPUT_ROUNDS {
-        let (end, era) = to_server(shared, &call, conversation, &params).await;
+    for round in 0..limits::INPUT_ROUNDS {
+        let (end, era) = to_server(shared, &call, conversation, &params, round).await;
         match (end, era, era_of(&call.caller)) {
             // The server asks by its answer, and the caller is asked on its stream.
             (Final::Result(result), Era::Modern, Era::Legacy) => match rounds::input_required(&result) {
@@ -54,10 +57,19 @@ async fn to_server(
     call: &Accepted,
     conversation: &Arc<Conversation>,
     params: &Params,
+    round: u32,
 ) -> (Final, Era) {
-    let Found::Server { server, speaks, method, name, headers } = &call.target else {
-        return (Final::Failed(Failure::unsent(Reason::NotConfigured, "no server")), Era::Modern);
+    let gone = || (Final::Failed(Failure::unsent(Reason::NotConfigured, "no server")), Era::Modern);
+    let Found::Server { server, speaks, method, name, headers } = &call.target else { return gone() };
+    // Its settings may have changed while the caller was waited for.
+    let now = match round {
+        0 => None,
+        _ => match current(shared, &call.tenant, &server.value.id).await {
+            Some(now) => Some(now),
+            None => return gone(),
+        },
     };
+    let server = now.as_ref().unwrap_or(server);
     let mut attempts = 0;
     loop {
         attempts += 1;
@@ -94,7 +106,7 @@ async fn to_server(
                     borrowed.discard(shared);
                 }
                 // Nothing of this attempt reached a tool, so the next one starts from a clean slate.
-                call.may_have_run.store(false, Ordering::Release);
+                call.may_have_run.store(round > 0, Ordering::Release);
                 if attempts >= 2 {
                     let end = match broken {
                         Broken::Unsent(failure) | Broken::Failed(failure) => failure,
@@ -106,6 +118,11 @@ async fn to_server(
             }
         }
     }
+}
+
+/// The server as it is configured now.
+pub(super) async fn current(shared: &Shared, tenant: &TenantId, server: &ServerId) -> Option<Owned<Server>> {
+    shared.tenants.get(tenant).await.ok().flatten()?.docs().servers.get(server).cloned()
 }
 
 /// A legacy server logs from one severity on for all who share it: from the least that any of them asked for. Each is

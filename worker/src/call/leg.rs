@@ -11,7 +11,6 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rollcall_shared::limits;
 use rollcall_shared::mcp::era::Era;
-use rollcall_shared::task::Tasks;
 use rollcall_shared::wire::{CallId, Failure, Final, Head, Interim, Params, Reason};
 
 use super::conversation::Conversation;
@@ -31,7 +30,7 @@ pub(super) struct Leg {
 
 /// The first leg.
 pub(super) async fn first(shared: Arc<Shared>, head: Head, params: Params, interim: Interim) -> Final {
-    let conversation = Conversation::open(&head, interim, shared.metrics.clone());
+    let conversation = Conversation::open(&head, &params, interim, shared.metrics.clone());
     let accepted = match accept::accept(&shared, head, params).await {
         Ok(accepted) => accepted,
         Err(failure) => return Final::Failed(failure),
@@ -46,13 +45,36 @@ pub(super) async fn first(shared: Arc<Shared>, head: Head, params: Params, inter
         return go_on(&shared, leg).await;
     }
     shared.conversations.begin(&conversation);
-    let tasks = shared.tasks.clone();
+    let ending = Ending { shared: shared.clone(), conversation: conversation.clone(), over: false };
+    let worker = shared.clone();
     let work = async move {
-        let end = go_on(&shared, leg).await;
-        shared.conversations.end(&conversation, &end);
+        let mut ending = ending;
+        let end = go_on(&worker, leg).await;
+        ending.ends(&end);
         end
     };
-    RunsOn { work: Some(work.boxed()), tasks }.await
+    RunsOn { work: Some(work.boxed()), shared, conversation }.await
+}
+
+/// Ends the conversation in any case: whoever came back to it must not wait for ever.
+struct Ending {
+    shared: Arc<Shared>,
+    conversation: Arc<Conversation>,
+    over: bool,
+}
+
+impl Ending {
+    fn ends(&mut self, end: &Final) {
+        if !std::mem::replace(&mut self.over, true) {
+            self.shared.conversations.end(&self.conversation, end);
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.ends(&Final::Failed(Failure::sent(Reason::ConnectionLost, "the call was given up")));
+    }
 }
 
 /// The next leg of a call that was parked.
@@ -99,16 +121,17 @@ fn park(shared: &Arc<Shared>, mut leg: Leg) -> Final {
     }
     leg.round += 1;
     let (round, requests) = (leg.round, leg.conversation.requests());
-    match shared.conversations.park(leg, round) {
-        Ok(()) => Final::Parked { round, requests },
-        Err(_) => Final::Failed(Failure::sent(Reason::Overloaded, "too many calls wait for input").retry_after(1)),
+    if shared.conversations.park(shared, leg, round) {
+        return Final::Parked { round, requests };
     }
+    Final::Failed(Failure::sent(Reason::Overloaded, "too many calls wait for input").retry_after(1))
 }
 
-/// Work that goes on when nobody waits for it any more.
+/// Work that goes on when nobody waits for it any more, unless its tenant has too much of that.
 struct RunsOn {
     work: Option<BoxFuture<'static, Final>>,
-    tasks: Tasks,
+    shared: Arc<Shared>,
+    conversation: Arc<Conversation>,
 }
 
 impl Future for RunsOn {
@@ -125,8 +148,13 @@ impl Future for RunsOn {
 
 impl Drop for RunsOn {
     fn drop(&mut self) {
-        if let Some(work) = self.work.take() {
-            self.tasks.spawn_until_stop("call without its caller", async move { drop(work.await) });
+        let Some(work) = self.work.take() else { return };
+        if let Some(detached) = self.shared.conversations.detach(&self.shared, &self.conversation) {
+            // It ends by its own clock, also at the end of the worker.
+            self.shared.tasks.spawn("call without its caller", async move {
+                let _detached = detached;
+                drop(work.await);
+            });
         }
     }
 }

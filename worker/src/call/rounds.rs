@@ -65,6 +65,10 @@ pub(super) async fn answer(conversation: &Conversation, input: &Input) -> Result
     if input.requests.len() > limits::INPUT_REQUESTS {
         return Err(cannot("too much at once"));
     }
+    if input.requests.is_empty() {
+        // The server wants nothing but to be called again.
+        tokio::time::sleep(limits::STRAGGLERS).await;
+    }
     let mut open = Vec::new();
     for (key, asked, params) in &input.requests {
         let receiver = conversation.ask_for_round(*asked, params.clone()).ok_or_else(|| cannot(asked.method()))?;

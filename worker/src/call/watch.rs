@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use dashmap::DashMap;
@@ -18,8 +18,9 @@ use rollcall_shared::tenants::Owned;
 use rollcall_shared::wire::{Failure, Final, Head, Interim, News, Reason, Told};
 use serde_json::value::RawValue;
 use tokio::sync::broadcast::error::RecvError;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::watch;
 
+use super::deliver::current;
 use crate::upstream::bulletin::text_member;
 use crate::upstream::message;
 use crate::upstream::pool::Wanted;
@@ -45,13 +46,15 @@ struct Key {
 /// All that is listened to now.
 #[derive(Default)]
 pub(crate) struct Topics {
-    topics: DashMap<Key, Weak<Topic>>,
+    topics: DashMap<Key, Arc<Topic>>,
 }
 
-/// One thing that is listened to, and by whom. Dropped with its last listener, and the subscription with it.
+/// One thing that is listened to, and by whom.
+#[derive(Default)]
 struct Topic {
     listeners: Mutex<Listeners>,
-    stop: CancellationToken,
+    /// How many there are.
+    count: watch::Sender<usize>,
 }
 
 #[derive(Default)]
@@ -65,16 +68,53 @@ impl Topic {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn is_empty(&self) -> bool {
+        self.listeners().by_number.is_empty()
+    }
+
     fn tell(&self, message: &Bytes) {
         for interim in self.listeners().by_number.values() {
             interim.send(News { seq: 0, told: Told::Notification(message.clone()) });
         }
     }
+
+    fn join(self: &Arc<Self>, interim: Interim) -> Listening {
+        let mut listeners = self.listeners();
+        listeners.next += 1;
+        let number = listeners.next;
+        listeners.by_number.insert(number, interim);
+        self.count.send_replace(listeners.by_number.len());
+        Listening { topic: self.clone(), number }
+    }
+
+    async fn until(&self, wanted: impl Fn(usize) -> bool) {
+        let mut count = self.count.subscribe();
+        // Its sender lives as long as this.
+        drop(count.wait_for(|count| wanted(*count)).await);
+    }
+
+    /// Nobody has listened for a while. Who changes what it listens to comes back at once, and finds it as it was.
+    async fn is_abandoned(&self) {
+        loop {
+            self.until(|count| count == 0).await;
+            tokio::time::sleep(limits::TOPIC_LINGERS).await;
+            if self.is_empty() {
+                return;
+            }
+        }
+    }
 }
 
-impl Drop for Topic {
-    fn drop(&mut self) {
-        self.stop.cancel();
+impl Topic {
+    /// The same, with time for the follower to end by itself.
+    async fn is_abandoned_for_good(&self) {
+        loop {
+            self.is_abandoned().await;
+            tokio::time::sleep(limits::TOPIC_LINGERS).await;
+            if self.is_empty() {
+                return;
+            }
+        }
     }
 }
 
@@ -86,12 +126,14 @@ struct Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.topic.listeners().by_number.remove(&self.number);
+        let mut listeners = self.topic.listeners();
+        listeners.by_number.remove(&self.number);
+        self.topic.count.send_replace(listeners.by_number.len());
     }
 }
 
 /// Tells of updates until it is dropped.
-pub(super) async fn watch(
+pub(super) async fn listen(
     shared: Arc<Shared>,
     head: &Head,
     server: ServerId,
@@ -100,80 +142,84 @@ pub(super) async fn watch(
     interim: Interim,
 ) -> Final {
     let gone = || Failure::unsent(Reason::NotConfigured, "the server is not configured here");
-    let tenant = shared.tenants.get(&head.tenant).await.ok().flatten();
-    let Some(owned) = tenant.and_then(|tenant| tenant.docs().servers.get(&server).cloned()) else {
-        return Final::Failed(gone());
-    };
+    let Some(owned) = current(&shared, &head.tenant, &server).await else { return Final::Failed(gone()) };
     let session = match owned.value.isolation {
         Isolation::Shared => String::new(),
         Isolation::Session => head.session.clone(),
     };
     let wanted = uris.into_iter().map(What::Resource).chain(tasks.into_iter().map(What::Task));
     let listening: Vec<Listening> = wanted
-        .take(limits::SUBSCRIPTIONS)
-        .map(|what| {
+        .take(2 * limits::SUBSCRIPTIONS)
+        .filter_map(|what| {
             let key = Key { tenant: head.tenant.clone(), server: server.clone(), session: session.clone(), what };
-            shared.topics.listen(&shared, key, &owned, interim.clone())
+            shared.topics.listen(&shared, key, interim.clone())
         })
         .collect();
-    std::future::pending::<()>().await;
+    shared.tasks.stopping().cancelled().await;
     drop(listening);
-    Final::Failed(gone())
+    Final::Failed(Failure::unsent(Reason::NoWorker, "the worker is shutting down"))
 }
 
 impl Topics {
-    fn listen(&self, shared: &Arc<Shared>, key: Key, server: &Owned<Server>, interim: Interim) -> Listening {
-        let mut slot = self.topics.entry(key.clone()).or_default();
-        let topic = match slot.upgrade() {
-            Some(topic) => topic,
-            None => {
-                let stop = CancellationToken::new();
-                let topic = Arc::new(Topic { listeners: Mutex::default(), stop: stop.clone() });
-                *slot = Arc::downgrade(&topic);
-                let (weak, shared, server) = (slot.clone(), shared.clone(), server.clone());
-                let tasks = shared.tasks.clone();
-                tasks.spawn_until_stop("subscription", async move {
-                    follow(&shared, &key, &server, &weak, &stop).await;
-                    shared.topics.topics.remove_if(&key, |_, weak| weak.strong_count() == 0);
-                });
-                topic
-            }
-        };
-        drop(slot);
-        let number = {
-            let mut listeners = topic.listeners();
-            listeners.next += 1;
-            let number = listeners.next;
-            listeners.by_number.insert(number, interim);
-            number
-        };
-        Listening { topic, number }
+    /// Nothing where the tenant listens to too much.
+    fn listen(&self, shared: &Arc<Shared>, key: Key, interim: Interim) -> Option<Listening> {
+        if !self.topics.contains_key(&key)
+            && self.topics.iter().filter(|topic| topic.key().tenant == key.tenant).count() >= limits::TOPICS_PER_TENANT
+        {
+            tracing::warn!(tenant = %key.tenant, "too many subscriptions; this one is not made");
+            return None;
+        }
+        // Joined under the map's guard, so that a topic is not taken away between being found and being listened to.
+        let entry = self.topics.entry(key.clone()).or_insert_with(|| {
+            let topic = Arc::new(Topic::default());
+            let (shared, own) = (shared.clone(), topic.clone());
+            let tasks = shared.tasks.clone();
+            tasks.spawn_until_stop("subscription", async move {
+                loop {
+                    tokio::select! {
+                        biased;
+                        // A legacy server is told of the end by the follower itself.
+                        () = follow(&shared, &key, &own) => own.is_abandoned().await,
+                        () = own.is_abandoned_for_good() => {}
+                    }
+                    let over = shared.topics.topics.remove_if(&key, |_, topic| topic.is_empty());
+                    if over.is_some() {
+                        return;
+                    }
+                }
+            });
+            topic
+        });
+        Some(entry.value().join(interim))
     }
 }
 
-/// Keeps one subscription until nobody listens any more.
-async fn follow(
-    shared: &Arc<Shared>,
-    key: &Key,
-    server: &Owned<Server>,
-    topic: &Weak<Topic>,
-    stop: &CancellationToken,
-) {
+/// Keeps one subscription, on the server as it is configured at each time. Ends where there can be none.
+async fn follow(shared: &Arc<Shared>, key: &Key, topic: &Arc<Topic>) {
     let mut pause = limits::BACKOFF_FIRST;
     let mut subscribed_before = false;
     loop {
-        if let Ok(borrowed) = shared.pool.borrow(shared, Wanted::of(&key.tenant, server, &key.session)).await {
+        topic.until(|count| count > 0).await;
+        let Some(server) = current(shared, &key.tenant, &key.server).await else { return };
+        if let Ok(borrowed) = shared.pool.borrow(shared, Wanted::of(&key.tenant, &server, &key.session)).await {
             let watching = borrowed.watching();
             drop(borrowed);
-            if subscribed_before && let (What::Resource(uri), Some(topic)) = (&key.what, topic.upgrade()) {
+            if let (true, What::Resource(uri)) = (subscribed_before, &key.what) {
                 topic.tell(&updated(uri));
             }
             let began = tokio::time::Instant::now();
-            let served = match watching.connection().era() {
-                Era::Modern => modern(watching.connection(), &key.what, topic, stop).await,
-                Era::Legacy => legacy(watching.connection(), &key.what, topic, stop).await,
+            let connection = watching.connection();
+            let served = async {
+                match connection.era() {
+                    Era::Modern => modern(connection, &key.what, topic).await,
+                    Era::Legacy => legacy(connection, &key.what, topic).await,
+                }
             };
-            if !served || stop.is_cancelled() {
+            let served = tokio::select! {
+                served = served => served,
+                () = is_stale(shared, key, &server, connection) => true,
+            };
+            if !served {
                 return;
             }
             subscribed_before = true;
@@ -181,11 +227,19 @@ async fn follow(
                 pause = limits::BACKOFF_FIRST;
             }
         }
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
-        }
+        tokio::time::sleep(pause).await;
         pause = (pause * 2).min(limits::BACKOFF_LONGEST);
+    }
+}
+
+/// The connection is over, or the server is another one by now.
+async fn is_stale(shared: &Shared, key: &Key, server: &Owned<Server>, connection: &Connection) {
+    loop {
+        tokio::time::sleep(limits::CATALOG_PAUSE).await;
+        let now = current(shared, &key.tenant, &key.server).await;
+        if connection.is_closed() || now.is_none_or(|now| now.value != server.value) {
+            return;
+        }
     }
 }
 
@@ -195,7 +249,7 @@ fn updated(uri: &str) -> Bytes {
 
 /// Hands on what comes on a modern server's stream for this subscription.
 struct OnStream {
-    topic: Weak<Topic>,
+    topic: Arc<Topic>,
     what: What,
 }
 
@@ -206,21 +260,19 @@ fn is_of(uri: &str, updated: &str) -> bool {
 
 impl Hear for OnStream {
     fn hear(&self, method: &str, params: Option<&RawValue>) {
-        let (Some(topic), Some(params)) = (self.topic.upgrade(), params) else { return };
+        let Some(params) = params else { return };
+        let topic = &self.topic;
         match (method, &self.what) {
-            ("notifications/resources/updated", What::Resource(uri)) => {
-                if text_member(params, "uri").is_some_and(|updated| is_of(uri, &updated)) {
-                    topic.tell(&updated(uri));
-                }
+            ("notifications/resources/updated", What::Resource(uri))
+                if text_member(params, "uri").is_some_and(|updated| is_of(uri, &updated)) =>
+            {
+                topic.tell(&updated(uri));
             }
-            ("notifications/tasks", What::Task(task)) => {
-                if text_member(params, "taskId").as_ref() == Some(task) {
-                    let members = raw::members(params.get()).unwrap_or_default();
-                    let kept = members.iter().filter(|(key, _)| key != "_meta");
-                    let inner: Vec<String> =
-                        kept.map(|(k, value)| format!("{}:{}", raw::quote(k), value.get())).collect();
-                    topic.tell(&message::notification(method, &format!("{{{}}}", inner.join(","))));
-                }
+            ("notifications/tasks", What::Task(task)) if text_member(params, "taskId").as_ref() == Some(task) => {
+                let members = raw::members(params.get()).unwrap_or_default();
+                let kept = members.iter().filter(|(key, _)| key != "_meta");
+                let inner: Vec<String> = kept.map(|(k, value)| format!("{}:{}", raw::quote(k), value.get())).collect();
+                topic.tell(&message::notification(method, &format!("{{{}}}", inner.join(","))));
             }
             _ => {}
         }
@@ -228,7 +280,7 @@ impl Hear for OnStream {
 }
 
 /// Gives false where the server has no such subscriptions.
-async fn modern(connection: &Connection, what: &What, topic: &Weak<Topic>, stop: &CancellationToken) -> bool {
+async fn modern(connection: &Connection, what: &What, topic: &Arc<Topic>) -> bool {
     let (filter, id, capabilities) = match what {
         What::Resource(uri) => ("resourceSubscriptions", uri, "{}"),
         What::Task(task) => ("taskIds", task, r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#),
@@ -236,21 +288,17 @@ async fn modern(connection: &Connection, what: &What, topic: &Weak<Topic>, stop:
     let members = format!(r#""notifications":{{"{filter}":[{}]}}"#, raw::quote(id));
     let params = message::own_params_declaring(Era::Modern, &members, capabilities);
     let outgoing = Outgoing { method: "subscriptions/listen", params, ..Outgoing::default() };
-    let sent = AtomicBool::new(false);
-    let asked = connection.ask(outgoing, Arc::new(OnStream { topic: topic.clone(), what: what.clone() }), &sent);
-    tokio::select! {
-        () = stop.cancelled() => true,
-        end = asked => match end {
-            Ok(Final::Error(error)) => {
-                tracing::info!(error = %String::from_utf8_lossy(&error), "a server takes no subscription");
-                false
-            }
-            Ok(_) | Err(Broken::Unsent(_) | Broken::LostSession | Broken::Failed(_)) => true,
-        },
+    let hear = OnStream { topic: topic.clone(), what: what.clone() };
+    match connection.ask(outgoing, Arc::new(hear), &AtomicBool::new(false)).await {
+        Ok(Final::Error(error)) => {
+            tracing::info!(error = %String::from_utf8_lossy(&error), "a server takes no subscription");
+            false
+        }
+        Ok(_) | Err(Broken::Unsent(_) | Broken::LostSession | Broken::Failed(_)) => true,
     }
 }
 
-async fn legacy(connection: &Connection, what: &What, topic: &Weak<Topic>, stop: &CancellationToken) -> bool {
+async fn legacy(connection: &Connection, what: &What, topic: &Topic) -> bool {
     let What::Resource(uri) = what else { return false };
     let mut updates = connection.bulletin().updates();
     let members = format!(r#""uri":{}"#, raw::quote(uri));
@@ -261,24 +309,16 @@ async fn legacy(connection: &Connection, what: &What, topic: &Weak<Topic>, stop:
     }
     loop {
         tokio::select! {
-            () = stop.cancelled() => {
+            () = topic.is_abandoned() => {
                 connection.ask_ourselves("resources/unsubscribe", &members).await.ok();
                 return true;
             }
-            () = tokio::time::sleep(limits::CATALOG_PAUSE) => {
-                if connection.is_closed() {
-                    return true;
-                }
-            }
-            update = updates.recv() => {
-                let Some(topic) = topic.upgrade() else { return true };
-                match update {
-                    Ok(of) if is_of(uri, &of) => topic.tell(&updated(uri)),
-                    Ok(_) => {}
-                    // Something was missed: it may have been this one.
-                    Err(RecvError::Lagged(_)) => topic.tell(&updated(uri)),
-                    Err(RecvError::Closed) => return true,
-                }
+            update = updates.recv() => match update {
+                Ok(of) if is_of(uri, &of) => topic.tell(&updated(uri)),
+                Ok(_) => {}
+                // Something was missed: it may have been this one.
+                Err(RecvError::Lagged(_)) => topic.tell(&updated(uri)),
+                Err(RecvError::Closed) => return true,
             }
         }
     }

@@ -77,9 +77,10 @@ impl Bulletin {
         Attending { bulletin: self, number }
     }
 
-    /// The oldest request under way, to which what has no address is taken to belong.
+    /// The oldest request under way, to which what has no address is taken to belong; one that waits for its caller is
+    /// taken last.
     fn addressee(&self) -> Option<Arc<dyn Hear>> {
-        let oldest = self.attending.iter().min_by_key(|entry| *entry.key())?;
+        let oldest = self.attending.iter().min_by_key(|entry| (entry.0.is_busy(), *entry.key()))?;
         oldest.1.store(true, Ordering::Relaxed);
         Some(oldest.0.clone())
     }

@@ -56,6 +56,11 @@ pub(crate) trait Hear: Send + Sync {
     fn takes_all(&self) -> bool {
         false
     }
+
+    /// Whether it waits for its caller's input already, so that another question is more likely another request's.
+    fn is_busy(&self) -> bool {
+        false
+    }
 }
 
 /// For requests that expect nothing.

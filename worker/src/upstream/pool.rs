@@ -164,19 +164,30 @@ impl Pool {
             Isolation::Session => session.to_owned(),
         };
         let mut key = Key { tenant: tenant.clone(), server: server.value.id.clone(), session, legacy: false };
-        if legacy && self.may_speak_legacy(&key, server) {
-            key.legacy = true;
-            match self.borrow_by(shared, &key, server).await {
-                Err(failure) if matches!(failure.reason, Reason::BadAnswer | Reason::StartFailed) => {
-                    tracing::info!(server = %key.server, "no legacy session is to be had; the modern era serves all");
+        if matches!(server.value.transport, Transport::Command { .. }) {
+            // A child has one state: whoever came first chose its era.
+            let other = Key { legacy: true, ..key.clone() };
+            let has = |key: &Key| self.slots.contains_key(key);
+            key.legacy = has(&other) || legacy && !has(&key) && self.may_speak_legacy(&key, server);
+        } else {
+            key.legacy = legacy && self.may_speak_legacy(&key, server);
+        }
+        if !key.legacy {
+            return self.borrow_by(shared, &key, server).await;
+        }
+        match self.borrow_by(shared, &key, server).await {
+            Err(failure) if failure.reason != Reason::Overloaded => {
+                tracing::info!(server = %key.server, cause = failure.detail, "no legacy session is to be had");
+                if matches!(failure.reason, Reason::BadAnswer | Reason::StartFailed | Reason::TimedOut) {
                     let named = (key.tenant.clone(), key.server.clone());
                     self.modern_alone.insert(named, server.value.fingerprint());
-                    key.legacy = false;
                 }
-                borrowed => return borrowed,
+                self.slots.remove(&key);
+                key.legacy = false;
+                self.borrow_by(shared, &key, server).await
             }
+            borrowed => borrowed,
         }
-        self.borrow_by(shared, &key, server).await
     }
 
     /// A second connection is harmless over HTTP, and where a session has its child for itself.
@@ -268,6 +279,9 @@ impl Pool {
         loop {
             tokio::time::sleep(SWEEP).await;
             shared.conversations.sweep();
+            if self.modern_alone.len() > limits::SERVERS_PER_TENANT {
+                self.modern_alone.clear(); // found out again by whoever needs it
+            }
             let entries: Vec<(Key, Arc<Slot>)> =
                 self.slots.iter().map(|entry| (entry.key().clone(), entry.value().clone())).collect();
             for (key, slot) in entries {

@@ -107,7 +107,10 @@ impl Inner {
         if let Some((_, error)) = error.filter(|_| ours && status.is_client_error()) {
             // An error that answers our request is an answer, whatever it speaks of. Where it may mean that the server
             // knows us no more, the next caller opens anew.
-            let unsure = object.is_some_and(|e| matches!(e.code, -32000 | -32600 | -32601) || says_session);
+            // In the modern era "not found" is how a method is answered that a server does not have.
+            let not_found = self.peer.era == Era::Legacy || method == "tools/call";
+            let unsure = object
+                .is_some_and(|e| matches!(e.code, -32000 | -32600) || e.code == -32601 && not_found || says_session);
             if unsure && !opening && (bad_request || status == StatusCode::NOT_FOUND) {
                 self.closed.store(true, Ordering::Release);
             }
@@ -134,12 +137,13 @@ impl Inner {
             Streamed::Answer(end) => return Ok(end),
             Streamed::Ended(ended) => ended,
         };
+        let mut attempts = 0u32;
         loop {
             let lost = |detail: String| Broken::Failed(Failure::sent(Reason::ConnectionLost, detail));
             let Some(last_id) = ended.last_id.take().filter(|_| self.session.is_some()) else {
                 return Err(lost(ended.why));
             };
-            tokio::time::sleep(ended.pause()).await;
+            tokio::time::sleep(ended.pause(attempts)).await;
             let mut request = self.request(Method::GET, Bytes::new(), None).map_err(Broken::Failed)?;
             let value = HeaderValue::from_str(&last_id).map_err(|e| lost(e.to_string()))?;
             request.headers_mut().insert(headers::LAST_EVENT_ID, value);
@@ -151,9 +155,12 @@ impl Inner {
                     continue;
                 }
             };
-            if !response.status().is_success() {
+            let kind = response.headers().get(http::header::CONTENT_TYPE);
+            let streams = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+            if !response.status().is_success() || !streams {
                 return Err(lost(format!("{} to the resumption of a stream", response.status())));
             }
+            attempts += 1;
             match self.read_stream(id, response.into_body(), hear).await? {
                 Streamed::Answer(end) => return Ok(end),
                 Streamed::Ended(again) => {
@@ -228,9 +235,11 @@ pub(super) struct Ended {
 
 impl Ended {
     /// How long the server wants us to wait before we come back.
-    fn pause(&self) -> Duration {
+    fn pause(&self, attempts: u32) -> Duration {
         let asked = self.retry_ms.map_or(limits::STREAM_RETRY, Duration::from_millis);
-        asked.clamp(limits::BACKOFF_FIRST / 50, limits::BACKOFF_LONGEST)
+        // A stream that ends at once again and again is not asked for without a pause.
+        let least = limits::BACKOFF_FIRST / 50 * 2u32.saturating_pow(attempts.min(10));
+        asked.max(least).min(limits::BACKOFF_LONGEST)
     }
 }
 

@@ -48,6 +48,11 @@ pub(super) async fn watch(inner: Arc<Inner>) {
                 .headers()
                 .get(http::header::CONTENT_TYPE)
                 .is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream"));
+            if inner.session.is_some() && matches!(response.status().as_u16(), 404 | 410) {
+                // The session is gone: the next caller opens another.
+                inner.closed.store(true, Ordering::Release);
+                return;
+            }
             if !response.status().is_success() || !streams {
                 return; // not offered: the catalog's age does the rest
             }
