@@ -136,7 +136,7 @@ async fn targets(options: &Options) -> io::Result<Vec<Target>> {
 /// Each run has processes of its own, so that none meets what another has left behind.
 async fn run_one(target: &Target, revision: &str, scenario: Option<&str>, folder: &Path) -> io::Result<suite::Outcome> {
     std::fs::create_dir_all(folder)?;
-    let started = target.start(folder).await?;
+    let started = target.start(revision, folder).await?;
     let outcome = suite::run(&started.url, revision, scenario, folder).await;
     started.end().await;
     outcome

@@ -221,7 +221,7 @@ mod tests {
             text.push_str(&format!("{name}: {}\r\n", seen.headers[name].to_str().expect("text")));
         }
         stream.write_all(format!("{text}\r\n{}", seen.body).as_bytes()).await.expect("written");
-        read_until(&mut stream, ": open").await;
+        read_until(&mut stream, "acknowledged").await;
         upstream.set_tools(vec![]);
         read_until(&mut stream, "list_changed").await;
     }

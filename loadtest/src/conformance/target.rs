@@ -69,7 +69,8 @@ impl Target {
     }
 
     /// Starts it; the logs of its processes go into the folder.
-    pub(super) async fn start(&self, folder: &Path) -> io::Result<Started> {
+    pub(super) async fn start(&self, revision: &str, folder: &Path) -> io::Result<Started> {
+        let isolation = isolation(revision);
         match self {
             Self::Fixture(program) => {
                 let (fixture, url) = start_fixture(program, folder).await?;
@@ -77,13 +78,14 @@ impl Target {
             }
             Self::Rollcall { transport: Transport::Http, fixture, rollcall } => {
                 let (fixture, url) = start_fixture(fixture, folder).await?;
-                let mut started = start_rollcall(rollcall, &format!("url: {}", json!(url)), folder).await?;
+                let mut started =
+                    start_rollcall(rollcall, &format!("url: {}, isolation: {isolation}", json!(url)), folder).await?;
                 started.programs.push(fixture);
                 Ok(started)
             }
             Self::Rollcall { transport: Transport::Stdio, fixture, rollcall } => {
                 let command = json!([fixture, "--stdio"]);
-                start_rollcall(rollcall, &format!("command: {command}, isolation: session"), folder).await
+                start_rollcall(rollcall, &format!("command: {command}, isolation: {isolation}"), folder).await
             }
             Self::Other { url, token: None } => Ok(Started { url: url.to_string(), _proxy: None, programs: vec![] }),
             Self::Other { url, token: Some(token) } => {
@@ -96,6 +98,12 @@ impl Target {
             }
         }
     }
+}
+
+/// A legacy server asks and logs on streams that one session must have for itself, to know whose they are; a modern one
+/// says it on the stream of each request.
+fn isolation(revision: &str) -> &'static str {
+    if revision < "2026" { "session" } else { "shared" }
 }
 
 async fn start_fixture(program: &Path, folder: &Path) -> io::Result<(Running, String)> {
