@@ -58,7 +58,7 @@ pub(crate) async fn run(options: Options) -> Result<bool, String> {
 }
 
 async fn play(stage: &Stage, route: Route, client: Client, server: Server) -> Result<Row, String> {
-    let planned = plan::of(server, route, client.era(), &stage.repository());
+    let planned = plan::of(server, &stage.repository());
     let tried: serde_json::Map<_, _> = planned
         .into_iter()
         .filter(|(action, _)| reasons::find(route, client, server, *action).is_none_or(|reason| reason.is_refused))

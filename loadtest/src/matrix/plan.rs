@@ -9,15 +9,15 @@
 
 use serde_json::{Value, json};
 
-use super::cast::{Action, Era, Route, Server};
+use super::cast::{Action, Server};
 
 /// The plan for a server. What it has not is planned too, by names that it does not know, so that a refusal can be seen.
-pub(crate) fn of(server: Server, route: Route, era: Era, repository: &str) -> Vec<(Action, Value)> {
+pub(crate) fn of(server: Server, repository: &str) -> Vec<(Action, Value)> {
     match server {
         Server::Everything => everything(),
         Server::Git => git(repository),
         Server::Ts2 | Server::Py => ours(),
-        Server::Fixture => fixture(route, era),
+        Server::Fixture => fixture(),
     }
 }
 
@@ -101,23 +101,14 @@ fn ours() -> Vec<(Action, Value)> {
     ]
 }
 
-fn fixture(route: Route, era: Era) -> Vec<(Action, Value)> {
-    let ask = if route == Route::Direct && era == Era::Legacy {
-        json!({
-            "tool": "test_elicitation",
-            "arguments": {"message": "Who are you?"},
-            "answer": {"username": "Ada", "email": "ada@example.com"},
-            "fields": ["username", "email"],
-            "text": "Ada",
-        })
-    } else {
-        json!({
-            "tool": "test_input_required_result_elicitation",
-            "answer": {"name": "Ada"},
-            "fields": ["name"],
-            "text": "Hello, Ada!",
-        })
-    };
+fn fixture() -> Vec<(Action, Value)> {
+    let ask = json!({
+        "tool": "test_elicitation",
+        "arguments": {"message": "Who are you?"},
+        "answer": {"username": "Ada", "email": "ada@example.com"},
+        "fields": ["username", "email"],
+        "text": "Ada",
+    });
     vec![
         (Action::List, json!({"expect": ["test_simple_text", "test_tool_with_progress", "json_schema_2020_12_tool"]})),
         (Action::Call, json!({"tool": "test_simple_text", "text": "This is a simple text response for testing."})),
@@ -136,7 +127,7 @@ fn fixture(route: Route, era: Era) -> Vec<(Action, Value)> {
             Action::Subscribe,
             json!({
                 "uri": "test://watched-resource",
-                "touch": {"tool": "test_trigger_resource_update", "text": "Told"},
+                "touch": {"tool": "test_trigger_resource_update", "text": "Done"},
             }),
         ),
         (

@@ -128,7 +128,7 @@ impl Stage {
         let token = issuer.token(TENANT, client.name())?;
         let path = format!("/servers/{}/mcp", server.name());
         let http = Http::new(base.clone()).with_token(token.clone());
-        let plan = super::plan::of(server, Route::Rollcall, client.era(), &self.repository());
+        let plan = super::plan::of(server, &self.repository());
         let call =
             plan.iter().find(|(action, _)| *action == Action::Call).map(|(_, call)| call).unwrap_or(&Value::Null);
         let params = json!({"name": call.get("tool"), "arguments": call.get("arguments").unwrap_or(&json!({}))});
