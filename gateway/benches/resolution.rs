@@ -15,6 +15,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use rollcall_gateway::answer_for_bench;
 use rollcall_gateway::identity::Issuers;
 use rollcall_gateway::policy::compile;
 use rollcall_gateway::registry::{Listed, Listing, Registry, Segments};
@@ -27,6 +28,7 @@ use rollcall_shared::config::{Config, Environment};
 use rollcall_shared::document::{Problems, from_json};
 use rollcall_shared::ids::{Alias, ServerId, TenantId};
 use rollcall_shared::mcp::era::Era;
+use rollcall_shared::mcp::{jsonrpc, raw};
 use rollcall_shared::model::tenant::{Allotment, Allotted};
 use rollcall_shared::model::{Catalog, EntryKind, Policy};
 use rollcall_shared::task::Tasks;
@@ -270,5 +272,28 @@ fn specs(c: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, resolve, compile_policies, build, decode, verify, list, specs);
+/// A call's result of 146 KB: what a message of that size costs to be told apart (its envelope), what is done beyond
+/// that, and what reading it once more would cost.
+fn relay(c: &mut Criterion) {
+    let mut group = c.benchmark_group("result of 146 KB");
+    let text = r#"some text, \"quoted\" here and there; "#.repeat(146_000 / 38);
+    let inner = format!(r#""content":[{{"type":"text","text":"{text}"}}],"structuredContent":{{"n":[1,2,3]}}"#);
+    let modern = bytes::Bytes::from(format!(r#"{{"resultType":"complete",{inner}}}"#));
+    let legacy = bytes::Bytes::from(format!("{{{inner}}}"));
+    let message = format!(r#"{{"jsonrpc":"2.0","id":"x-1","result":{}}}"#, String::from_utf8_lossy(&modern));
+    group.throughput(Throughput::Bytes(message.len() as u64));
+    group.bench_function("its envelope", |b| b.iter(|| jsonrpc::parse(black_box(message.as_bytes())).is_ok()));
+    group.bench_function("beyond it, from a modern server", |b| b.iter(|| answer_for_bench(black_box(&modern))));
+    group.bench_function("beyond it, from a legacy server", |b| b.iter(|| answer_for_bench(black_box(&legacy))));
+    group.bench_function("for comparison: its members", |b| {
+        let text = std::str::from_utf8(&modern).expect("text");
+        b.iter(|| raw::members(black_box(text)).map(|members| members.len()).unwrap_or_default());
+    });
+    group.bench_function("for comparison: as a value", |b| {
+        b.iter(|| serde_json::from_slice::<serde_json::Value>(black_box(&modern)).is_ok());
+    });
+    group.finish();
+}
+
+criterion_group!(benches, relay, resolve, compile_policies, build, decode, verify, list, specs);
 criterion_main!(benches);

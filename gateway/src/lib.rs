@@ -30,5 +30,11 @@ pub fn decode_for_bench(body: &[u8], headers: &::http::HeaderMap) -> bool {
     call::decode::decode(body, headers).is_ok()
 }
 
+/// What a gateway does with an upstream's result; for benches.
+#[doc(hidden)]
+pub fn answer_for_bench(result: &bytes::Bytes) -> usize {
+    call::answer::slices_for_bench(result)
+}
+
 #[cfg(test)]
 mod fixture;

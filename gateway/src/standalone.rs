@@ -27,6 +27,7 @@ pub enum Link {
 pub struct Standalone {
     pub gateway: Gateway,
     worker: Worker,
+    link: Arc<dyn WorkerLink>,
     tasks: Tasks,
 }
 
@@ -51,8 +52,19 @@ impl Standalone {
             Link::Direct => Arc::new(worker.clone()),
             Link::Socket => over_socket(&worker, &tasks).await?,
         };
-        let gateway = Gateway::start(config, sockets, tenants, link, metrics, tasks.clone())?;
-        Ok(Self { gateway, worker, tasks })
+        let gateway = Gateway::start(config, sockets, tenants, link.clone(), metrics, tasks.clone())?;
+        Ok(Self { gateway, worker, link, tasks })
+    }
+
+    /// Another gateway node over the same store and the same worker. It shares nothing else with the first, as if it were
+    /// another process.
+    pub async fn another_gateway(&self, mut config: Config) -> Result<Gateway, StartError> {
+        let sockets = Sockets::bind(&config).await?;
+        let documents = self.gateway.app.live.tenants().documents().clone();
+        enrol_file_tenants(&*documents, &mut config.tenants).await?;
+        let metrics = Arc::new(Metrics::new().map_err(StartError::Metrics)?);
+        let tenants = Tenants::new(documents, std::mem::take(&mut config.tenants), metrics.clone());
+        Gateway::start(config, sockets, tenants, self.link.clone(), metrics, self.tasks.clone())
     }
 
     /// The servers of the configuration file: whom a first request would wait for.
@@ -78,7 +90,7 @@ impl Standalone {
     }
 
     pub async fn stop_within(self, patience: Duration) -> bool {
-        let Self { gateway, worker, tasks } = self;
+        let Self { gateway, worker, tasks, .. } = self;
         drop(gateway);
         let drained = tasks.drain(patience);
         tokio::pin!(drained);

@@ -88,6 +88,12 @@ impl Stream {
         }
     }
 
+    /// The next bytes as they come; none at the end.
+    pub async fn chunk(&mut self) -> Option<Bytes> {
+        let frame = self.body.frame().await?.ok()?;
+        frame.into_data().ok()
+    }
+
     /// The id of the last event, behind which the stream can be taken up.
     pub fn last_id(&self) -> Option<String> {
         self.reader.resume().0.map(str::to_owned)

@@ -267,6 +267,14 @@ impl<'a> StateInside<'a> {
     }
 }
 
+/// The slices of a result as a modern caller gets them; for benches.
+pub(crate) fn slices_for_bench(result: &Bytes) -> usize {
+    match kind_of(result) {
+        Kind::Untyped => with_result_type(result.clone()).len(),
+        Kind::Complete | Kind::Other(_) => 1,
+    }
+}
+
 /// Whether a result is the end of its request.
 pub(crate) fn is_complete(result: &[u8]) -> bool {
     matches!(kind_of(result), Kind::Complete | Kind::Untyped)
@@ -356,6 +364,28 @@ mod tests {
             Kind::Other("input_required".to_owned()),
         );
         case(r#"{"resultType":7}"#, Kind::Other(String::new()));
+    }
+
+    #[test]
+    fn a_large_result_is_not_read() {
+        let text = "x".repeat(146_000);
+        for result in [
+            format!(r#"{{"resultType":"complete","content":[{{"type":"text","text":"{text}"}}]}}"#),
+            format!(r#"{{"content":[{{"type":"text","text":"{text}"}}],"resultType":"complete"}}"#),
+            format!(r#"{{"content":[{{"type":"text","text":"{text}"}}]}}"#),
+        ] {
+            let result = Bytes::from(result);
+            let read = allocation_counter::measure(|| drop(kind_of(&result)));
+            assert_eq!(read.count_total, 0, "members would be gathered on the heap");
+            let kind = kind_of(&result);
+            let answered = allocation_counter::measure(|| {
+                drop(match kind {
+                    Kind::Untyped => with_result_type(result.clone()),
+                    Kind::Complete | Kind::Other(_) => smallvec![result.clone()],
+                });
+            });
+            assert!(answered.bytes_total < 1024, "{}", answered.bytes_total);
+        }
     }
 
     #[test]

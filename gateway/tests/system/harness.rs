@@ -17,6 +17,8 @@ const ADMIN_KEY: &str = "an-admin-key-for-tests";
 /// A system under test.
 pub(crate) struct System {
     standalone: Option<Standalone>,
+    yaml: String,
+    environment: Environment,
     pub(crate) issuer: Issuer,
     pub(crate) folder: TempDir,
 }
@@ -94,21 +96,29 @@ impl Setup {
         };
         let yaml = format!(
             "listen: 127.0.0.1:0\nadmin: {{listen: 127.0.0.1:0, keys: [{{id: ops, secret: {ADMIN_KEY}, tenants: [\"*\"]}}]}}\n\
-             ops: {{listen: 127.0.0.1:0}}\nstore: \"{}\"\n{issuers}\ntenants: {}\n{}",
+             ops: {{listen: 127.0.0.1:0}}\nkeys: {{sealing: [{{id: k1, secret: a-sealing-key-for-tests-of-32-bytes}}]}}\nstore: \"{}\"\n{issuers}\ntenants: {}\n{}",
             self.store, self.tenants, self.more
         );
         let yaml = yaml.replace("JWKS", &jwks.display().to_string());
         let pairs = self.environment.iter().map(|(k, v)| (k.as_str(), v.as_str()));
         let environment = Environment::from_pairs(pairs);
         let config = Config::read(&yaml, &environment).unwrap_or_else(|problems| panic!("{yaml}\n{problems:#?}"));
-        let standalone = Standalone::start(config, environment, self.link).await.expect("a system");
-        System { standalone: Some(standalone), issuer: self.issuer, folder: self.folder }
+        let standalone = Standalone::start(config, environment.clone(), self.link).await.expect("a system");
+        System { standalone: Some(standalone), yaml, environment, issuer: self.issuer, folder: self.folder }
     }
 }
 
 impl System {
     pub(crate) fn inner(&self) -> &Standalone {
         self.standalone.as_ref().expect("running")
+    }
+
+    /// An agent at another gateway node, over the same store and worker.
+    pub(crate) async fn agent_elsewhere(&self, tenant: &str, session: &str) -> Agent {
+        let config = Config::read(&self.yaml, &self.environment).expect("the same configuration");
+        let gateway = self.inner().another_gateway(config).await.expect("a gateway");
+        let client = Client::new(format!("http://{}", gateway.agents));
+        Agent { client: client.with_token(self.token(tenant, session)) }
     }
 
     /// A client of the agent listener without a token.

@@ -308,3 +308,18 @@ async fn results_that_do_not_fit_the_budget_are_refused_and_what_was_held_is_giv
         .await;
     system.stop().await;
 }
+
+#[tokio::test]
+async fn more_headers_than_a_request_needs_are_refused_before_anything_reads_them() {
+    let (system, upstream) = system().await;
+    let agent = system.agent("acme", "s");
+    let names: Vec<String> = (0..1000).map(|n| format!("mcp-param-x{n}")).collect();
+    let mut headers = vec![JSON];
+    headers.extend(names.iter().map(|name| (name.as_str(), "1")));
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"s__t"}}"#;
+    assert_eq!(post(&agent, &headers, body).await.status, 431);
+    // A few that nobody knows are passed over.
+    assert_eq!(post(&agent, headers.get(..20).expect("some"), body).await.status, 200);
+    assert_eq!(upstream.calls().len(), 1);
+    system.stop().await;
+}

@@ -200,3 +200,31 @@ async fn a_task_is_its_owners_alone() {
     assert_eq!(upstream.asked_for("tasks/get").len(), 1, "none of that reached the server");
     system.stop().await;
 }
+
+#[tokio::test]
+async fn a_standing_stream_begins_at_once_and_is_never_silent_for_long() {
+    let upstream = server(Speaks::Modern).await;
+    let system = setup(&tenants(&upstream)).start().await;
+    let agent = system.agent("acme", "s");
+    let session = agent.client.open("/mcp/", "2025-11-25", json!({})).await.expect("a session");
+    let mut legacy = session.listen(None).await.expect("a stream");
+    let filter = json!({"notifications": {"toolsListChanged": true}});
+    let asked = agent.client.modern_stream("/mcp/", json!(1), "subscriptions/listen", filter).await;
+    let mut modern = asked.expect("a stream");
+    for stream in [&mut legacy, &mut modern] {
+        assert_eq!(stream.status, 200);
+        assert_eq!(stream.headers["content-type"], "text/event-stream");
+        assert_eq!(stream.headers["x-accel-buffering"], "no");
+        let cache = stream.headers["cache-control"].to_str().expect("text");
+        assert!(cache.contains("no-transform") && cache.contains("no-store"), "{cache}");
+        let first = tokio::time::timeout(Duration::from_secs(5), stream.chunk()).await;
+        assert!(first.expect("the first byte comes at once").is_some());
+    }
+    let silence = async |stream: &mut rollcall_loadtest::client::Stream| {
+        let comment = tokio::time::timeout(Duration::from_secs(24), stream.chunk()).await;
+        comment.expect("a comment within 25 s").expect("the stream goes on")
+    };
+    let (legacy, modern) = tokio::join!(silence(&mut legacy), silence(&mut modern));
+    assert!(legacy.starts_with(b":") && modern.starts_with(b":"), "comments, which no client takes for a message");
+    system.stop().await;
+}

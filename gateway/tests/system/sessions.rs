@@ -1,9 +1,11 @@
 //! Legacy sessions: sealed ids, resumption, log levels, batches; and ids that clients use twice.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
-use rollcall_loadtest::upstream::{Reply, Speaks, Upstream};
+use rollcall_loadtest::client::Session;
+use rollcall_loadtest::upstream::{Conclude, Reply, Speaks, Upstream};
 use serde_json::{Value, json};
 
 use crate::harness::{over_both, setup, text_of, until};
@@ -257,4 +259,116 @@ async fn a_legacy_call_runs_on_when_its_client_goes_away_and_a_modern_one_does_n
         system.stop().await;
     })
     .await;
+}
+
+#[tokio::test]
+async fn any_gateway_node_serves_any_request_of_a_session() {
+    over_both(async |link| {
+        let upstream = Upstream::start(Speaks::Legacy, &["ask"]).await.expect("an upstream");
+        upstream.answers(|_| {
+            let conclude = Conclude(Arc::new(|answers: &[Value]| {
+                json!({"content": [{"type": "text", "text": answers[0]["result"].to_string()}]}).to_string()
+            }));
+            let question = json!({"message": "m", "requestedSchema": {"type": "object", "properties": {}}}).to_string();
+            Reply::Ask(vec![("elicitation/create", question)], conclude)
+        });
+        let system = setup(&tenants(&upstream)).link(link).start().await;
+        let here = system.agent("acme", "s");
+        let there = system.agent_elsewhere("acme", "s").await;
+        let opened = here.client.open("/mcp", "2025-11-25", json!({"elicitation": {}})).await.expect("a session");
+        let elsewhere = Session {
+            client: there.client.clone(),
+            path: "/mcp".to_owned(),
+            id: opened.id.clone(),
+            opened: Value::Null,
+        };
+
+        // Asked here, answered there; the rest is taken up there too.
+        let mut stream = opened.stream(json!("x"), "tools/call", json!({"name": "s__ask"})).await.expect("a stream");
+        let question = stream.next().await.expect("a question");
+        let place = stream.last_id().expect("an id");
+        drop(stream);
+        assert_eq!(elsewhere.answer(&question, json!({"action": "accept"})).await.expect("an answer").status, 202);
+        let mut taken_up = elsewhere.listen(Some(&place)).await.expect("a stream");
+        let end = taken_up.next().await.expect("the result");
+        assert_eq!((&end["id"], text_of(&end)), (&json!("x"), r#"{"action":"accept"}"#.to_owned()));
+
+        // A modern call that waits goes on wherever its answer arrives, once.
+        let params =
+            json!({"name": "s__ask", "_meta": {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}});
+        let asked = here.client.modern("/mcp", "tools/call", params.clone()).await.expect("an answer").json();
+        let key = asked["result"]["inputRequests"].as_object().and_then(|r| r.keys().next()).expect("a key").clone();
+        let mut retry = params;
+        retry["requestState"] = asked["result"]["requestState"].clone();
+        retry["inputResponses"] = json!({key: {"action": "decline"}});
+        let done = there.client.modern("/mcp", "tools/call", retry.clone()).await.expect("an answer").rpc();
+        assert_eq!(text_of(&done), r#"{"action":"decline"}"#);
+        let twice = here.client.modern("/mcp", "tools/call", retry).await.expect("an answer").rpc();
+        assert_eq!(twice["result"]["isError"], true, "{twice}");
+        assert_eq!(upstream.calls().len(), 2);
+
+        // Cancelled there; ended there for here.
+        let mut stream = opened.stream(json!("y"), "tools/call", json!({"name": "s__ask"})).await.expect("a stream");
+        assert!(stream.next().await.is_some(), "a question");
+        let note = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "y"}});
+        elsewhere.post(&note).await.expect("an answer");
+        assert_eq!(stream.next().await, None);
+        assert!(elsewhere.end().await.expect("an answer").status.is_success());
+        until("the end is known here", async || {
+            opened.request("tools/list", json!({})).await.expect("an answer").status == 404
+        })
+        .await;
+        system.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_clients_of_one_agent_cancel_their_own_calls_alone() {
+    let upstream = Upstream::start(Speaks::Legacy, &["t"]).await.expect("an upstream");
+    upstream.answers(|params| match params["arguments"]["hang"].as_bool() {
+        Some(true) => Reply::Hang,
+        _ => {
+            let result = json!({"content": [{"type": "text", "text": "done"}]}).to_string();
+            Reply::After(Duration::from_millis(500), Box::new(Reply::Result(result)))
+        }
+    });
+    let system = setup(&tenants(&upstream)).start().await;
+    let agent = system.agent("acme", "s");
+    let one = agent.client.open("/mcp", "2025-11-25", json!({})).await.expect("a session");
+    let two = agent.client.open("/mcp", "2025-11-25", json!({})).await.expect("a session");
+    let call = |hang: bool| json!({"name": "s__t", "arguments": {"hang": hang}});
+    let mut first = one.stream(json!(1), "tools/call", call(true)).await.expect("a stream");
+    let mut second = two.stream(json!(1), "tools/call", call(false)).await.expect("a stream");
+    let note = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
+    one.post(&note).await.expect("an answer");
+    assert_eq!(first.next().await, None, "cancelled");
+    assert_eq!(second.next().await.map(|end| text_of(&end)).as_deref(), Some("done"), "the other one's goes on");
+    system.stop().await;
+}
+
+#[tokio::test]
+async fn progress_is_told_only_to_who_asked_for_it() {
+    for speaks in [Speaks::Modern, Speaks::Legacy] {
+        let upstream = Upstream::start(speaks, &["t"]).await.expect("an upstream");
+        upstream.answers(|params| {
+            let own = params["_meta"]["progressToken"].clone();
+            let events = vec![progress(1, &json!("invented")), progress(1, &own), progress(2, &json!(1))];
+            Reply::Stream(events, json!({"content": [{"type": "text", "text": own.to_string()}]}).to_string())
+        });
+        let system = setup(&tenants(&upstream)).start().await;
+        let agent = system.agent("acme", "s");
+        let told = async |meta: Value| {
+            let params = json!({"name": "s__t", "_meta": meta});
+            let answer = agent.client.modern("/mcp", "tools/call", params).await.expect("an answer");
+            (answer.events().len().saturating_sub(1), text_of(&answer.rpc()), answer)
+        };
+        let (events, token, _) = told(json!({})).await;
+        assert_eq!((events, token.as_str()), (0, "null"), "nobody asked: no token, no progress");
+        let (events, token, answer) = told(json!({"progressToken": 0})).await;
+        assert_eq!(events, 1, "{}", answer.text());
+        assert_eq!(answer.events()[0]["params"], json!({"progressToken": 0, "progress": 1}), "under the caller's own");
+        assert!(token.len() > 20, "upstream it is one of ours: {token}");
+        system.stop().await;
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use rollcall_shared::model::{Settings, Target};
+use rollcall_shared::model::{Catalog, EntryKind, Glob, Settings, Target};
 use serde_json::Value;
 
 use crate::fixture::{Fixture, names, policy};
@@ -393,4 +393,119 @@ fn a_second_session_with_the_same_rules_costs_less_than_a_kibibyte_in_another_te
     }
     assert!(sights.windows(2).all(|pair| std::sync::Arc::ptr_eq(&pair[0].view, &pair[1].view)));
     assert_eq!(fixture.views.live(), (1, 1));
+}
+
+/// A tenant whose two servers have prompts, resources and templates.
+fn library() -> Fixture {
+    let all = |texts: &[&str]| crate::fixture::raw_values(texts.iter().map(|text| (*text).to_owned()));
+    let catalog = |prefix: &str| Catalog {
+        tools: all(&[r#"{"name":"read"}"#]),
+        prompts: all(&[r#"{"name":"review"}"#, r#"{"name":"plan.b"}"#]),
+        resources: all(&[&format!(r#"{{"uri":"{prefix}:///a b"}}"#), &format!(r#"{{"uri":"{prefix}:///secret"}}"#)]),
+        templates: all(&[&format!(r#"{{"uriTemplate":"{prefix}://{{+path}}"}}"#)]),
+        ..Catalog::default()
+    };
+    let tenant = r#"{servers: [{id: neon_46fb2cad, url: "http://a.example/", group: db}, {id: files, url: "http://b.example/"}],
+        bundles: {support: ["neon__*", "prompt:neon__*", "resource:rollcall://files/*"]}}"#;
+    Fixture::new(tenant).listing("neon_46fb2cad", catalog("db")).listing("files", catalog("file"))
+}
+
+fn entry_of_any_kind() -> impl Strategy<Value = String> {
+    prop::sample::select(vec![
+        "*",
+        "neon__*",
+        "prompt:*",
+        "prompt:neon__*",
+        "prompt:files__review",
+        "prompt:server:files",
+        "prompt:server:neon_46fb2cad/plan*",
+        "prompt:group:db",
+        "prompt:bundle:support",
+        "resource:*",
+        "resource:rollcall://neon/*",
+        "resource:*secret",
+        "resource:rollcall://files/file%3A%2F%2F%2Fsecret",
+        "resource:server:files/file:///*",
+        "resource:server:neon_46fb2cad",
+        "resource:group:db",
+        "resource:bundle:support",
+        "bundle:support",
+        "group:db",
+    ])
+    .prop_map(str::to_owned)
+}
+
+/// What an entry says of one thing of a server, written from the definition of entries alone.
+fn speaks_of(entry: &str, kind: &str, server: &str, alias: &str, real: &str, visible: &str) -> bool {
+    let (of, rest) = match entry.split_once(':') {
+        Some((of @ ("prompt" | "resource"), rest)) => (of, rest),
+        _ => ("tool", entry),
+    };
+    let matches = |glob: &str, text: &str| Glob::parse(glob).expect("a glob").matches(text);
+    if let Some(bundle) = rest.strip_prefix("bundle:") {
+        assert_eq!(bundle, "support");
+        return ["neon__*", "prompt:neon__*", "resource:rollcall://files/*"].iter().any(|inner| match of {
+            "tool" => speaks_of(inner, kind, server, alias, real, visible),
+            _ => {
+                let bare = inner.trim_start_matches("prompt:").trim_start_matches("resource:");
+                speaks_of(&format!("{of}:{bare}"), kind, server, alias, real, visible)
+            }
+        });
+    }
+    of == kind
+        && match rest.split_once(':') {
+            Some(("server", target)) => match target.split_once('/') {
+                Some((id, glob)) => id == server && matches(glob, real),
+                None => target == server,
+            },
+            Some(("group", group)) => group == "db" && alias == "neon",
+            _ => matches(rest, visible),
+        }
+}
+
+proptest! {
+    #[test]
+    fn prompts_and_resources_are_allowed_as_the_naive_evaluator_says(
+        allow in proptest::option::of(proptest::collection::vec(entry_of_any_kind(), 0..4)),
+        deny in proptest::collection::vec(entry_of_any_kind(), 0..3),
+    ) {
+        let mut json = serde_json::json!({"deny": deny});
+        if let Some(allow) = &allow {
+            json["allow"] = serde_json::json!(allow);
+        }
+        let sight = library().sight(policy(&json.to_string()));
+        let encoded = |text: &str| text.replace('%', "%25").replace(':', "%3A").replace('/', "%2F").replace(' ', "%20");
+        let mut expected: Vec<(EntryKind, String)> = Vec::new();
+        for (server, alias, prefix) in [("neon_46fb2cad", "neon", "db"), ("files", "files", "file")] {
+            let plan = format!("{alias}__plan_b_{}", rollcall_shared::digest::Digest::of(b"plan.b").hex(6));
+            let template = format!("rollcall://{alias}/{prefix}%3A%2F%2F{{+path}}");
+            let listed = |uri: &str| format!("rollcall://{alias}/{}", encoded(uri));
+            let things = [
+                (EntryKind::Tool, "tool", "read".to_owned(), format!("{alias}__read")),
+                (EntryKind::Prompt, "prompt", "review".to_owned(), format!("{alias}__review")),
+                (EntryKind::Prompt, "prompt", "plan.b".to_owned(), plan),
+                (EntryKind::Resource, "resource", format!("{prefix}:///a b"), listed(&format!("{prefix}:///a b"))),
+                (EntryKind::Resource, "resource", format!("{prefix}:///secret"), listed(&format!("{prefix}:///secret"))),
+                (EntryKind::Template, "resource", format!("{prefix}://{{+path}}"), template),
+            ];
+            for (kind, word, real, visible) in things {
+                let of = |entry: &String| speaks_of(entry, word, server, alias, &real, &visible);
+                if allow.as_ref().is_none_or(|list| list.iter().any(of)) && !deny.iter().any(of) {
+                    expected.push((kind, visible));
+                }
+            }
+        }
+        for kind in EntryKind::ALL {
+            let seen: Vec<String> =
+                sight.view.all(kind).filter_map(|p| sight.registry.definition(p)).map(|d| d.visible.to_string()).collect();
+            let mut wanted: Vec<String> =
+                expected.iter().filter(|(of, _)| *of == kind).map(|(_, visible)| visible.clone()).collect();
+            wanted.sort();
+            prop_assert_eq!(&seen, &wanted, "{:?}", kind);
+            for name in &wanted {
+                prop_assert!(sight.permit(kind, name).is_some(), "{}", name);
+            }
+            prop_assert_eq!(sight.view.has(kind), !wanted.is_empty());
+        }
+    }
 }
