@@ -280,3 +280,120 @@ async fn parked_calls_are_bounded_for_each_tenant() {
     system.stop().await;
     assert_eq!(upstream.sessions().1, 0, "the end of the worker ends the sessions, and what waits in them");
 }
+
+#[tokio::test]
+async fn a_parked_call_is_authorized_again_when_it_goes_on() {
+    let upstream = legacy_server(vec![("elicitation/create", QUESTION.to_owned())]).await;
+    let system = setup(&tenants(&upstream)).start().await;
+    let agent = system.agent("acme", "s");
+    let params = asking(json!({"elicitation": {}}));
+    let asked = modern(&agent, params.clone()).await;
+    let key = asked["result"]["inputRequests"].as_object().and_then(|r| r.keys().next()).expect("a key").clone();
+    let more = json!({"requestState": asked["result"]["requestState"], "inputResponses": {key: {"action": "accept"}}});
+    let retry = with(params, more);
+    system.put("tenants/acme/sessions/s/policy", json!({"deny": ["s__ask"]})).await;
+    let refused = modern(&agent, retry.clone()).await;
+    assert_eq!(refused["error"]["data"]["not_allowed"], json!(["s__ask"]), "{refused}");
+    // It was not used up by that: allowed again, it goes on.
+    system.put("tenants/acme/sessions/s/policy", json!({})).await;
+    assert_eq!(text_of(&modern(&agent, retry).await), r#"{"action":"accept"}"#);
+    system.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_caller_cannot_give_is_told_to_each_era_in_its_way() {
+    let upstream = Upstream::start(Speaks::Modern, &["ask"]).await.expect("an upstream");
+    let data = r#"{"requiredCapabilities":{"sampling":{}}}"#;
+    upstream.answers(move |params| {
+        let declared = &params["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+        assert!(declared.get("sampling").is_none(), "{declared}");
+        Reply::ErrorWith(400, format!(r#"{{"code":-32021,"message":"needs sampling","data":{data}}}"#))
+    });
+    let system = setup(&tenants(&upstream)).start().await;
+    let agent = system.agent("acme", "s");
+    let answer = agent.client.modern("/mcp", "tools/call", asking(json!({}))).await.expect("an answer");
+    assert_eq!((answer.status.as_u16(), answer.json()["error"]["code"].as_i64()), (400, Some(-32021)));
+    assert_eq!(answer.json()["error"]["data"]["requiredCapabilities"], json!({"sampling": {}}));
+    // A legacy client knows no such code; its model is told.
+    let legacy = agent.call("s__ask", json!({})).await;
+    assert_eq!((&legacy["result"]["isError"], text_of(&legacy)), (&json!(true), "needs sampling".to_owned()));
+    assert_eq!(upstream.calls().len(), 2, "each was sent once");
+    system.stop().await;
+}
+
+#[tokio::test]
+async fn extensions_are_offered_in_the_eras_that_can_carry_them() {
+    let upstream = Upstream::start(Speaks::Modern, &["ask"]).await.expect("an upstream");
+    let extensions = json!({"com.example/x": {"n": 1}, "io.modelcontextprotocol/tasks": {},
+        "io.modelcontextprotocol/skills": {}});
+    upstream.is(&format!(r#""extensions":{extensions}"#), "");
+    let system = setup(&tenants(&upstream)).start().await;
+    let agent = system.agent("acme", "s");
+    for path in ["/mcp", "/servers/s/mcp"] {
+        let discovered = agent.client.modern(path, "server/discover", json!({})).await.expect("an answer").json();
+        let offered = &discovered["result"]["capabilities"]["extensions"];
+        assert_eq!(*offered, json!({"com.example/x": {"n": 1}, "io.modelcontextprotocol/tasks": {}}), "{path}");
+        let session = agent.client.open(path, "2025-11-25", json!({})).await.expect("a session");
+        let offered = &session.opened["result"]["capabilities"]["extensions"];
+        assert_eq!(*offered, json!({"com.example/x": {"n": 1}}), "{path}");
+    }
+    // What a legacy client declares of tasks is not passed on: its era has no form for one.
+    let capabilities =
+        json!({"sampling": {}, "extensions": {"io.modelcontextprotocol/tasks": {}, "com.example/x": {}}});
+    let session = agent.client.open("/mcp", "2025-11-25", capabilities).await.expect("a session");
+    session.request("tools/call", json!({"name": "s__ask"})).await.expect("an answer");
+    let declared = &upstream.calls()[0]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+    assert_eq!(*declared, json!({"sampling": {}, "extensions": {"com.example/x": {}}}));
+    system.stop().await;
+}
+
+#[tokio::test]
+async fn a_shared_child_is_offered_no_questions_and_one_of_a_session_is() {
+    // A legacy server on standard input and output, which asks its client before it answers a call.
+    let script = r#"
+import json, sys
+def say(m): print(json.dumps(m), flush=True)
+asked = None
+for line in sys.stdin:
+    m = json.loads(line)
+    if m.get("method") == "initialize":
+        declared = m["params"]["capabilities"]
+        say({"jsonrpc": "2.0", "id": m["id"], "result": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}})
+    elif m.get("method") == "tools/list":
+        say({"jsonrpc": "2.0", "id": m["id"], "result": {"tools": [{"name": "ask", "inputSchema": {"type": "object"}}]}})
+    elif m.get("method") == "tools/call":
+        asked = m["id"]
+        say({"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": {"message": "m", "requestedSchema": {"type": "object", "properties": {}}}})
+    elif asked is not None and m.get("id") == 1:
+        text = json.dumps([sorted(declared), m.get("result", m.get("error", {}).get("code"))])
+        say({"jsonrpc": "2.0", "id": asked, "result": {"content": [{"type": "text", "text": text}]}})
+    elif "id" in m and "method" in m:
+        say({"jsonrpc": "2.0", "id": m["id"], "error": {"code": -32601, "message": "no"}})
+"#;
+    for (isolation, expected) in
+        [("shared", r#"[[], -32601]"#), ("session", r#"[["elicitation", "roots", "sampling"], {"action": "accept"}]"#)]
+    {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("server.py");
+        std::fs::write(&file, script).expect("a file");
+        let command = json!(["python3", file]);
+        let tenants = format!(
+            "{{acme: {{servers: [{{id: s, command: {command}, isolation: {isolation}}}], default_policy: {{}}}}}}"
+        );
+        let system = setup(&tenants).start().await;
+        let agent = system.agent("acme", "s");
+        let session = agent.client.open("/mcp", "2025-11-25", json!({"elicitation": {}})).await.expect("a session");
+        let mut stream = session.stream(json!(1), "tools/call", json!({"name": "s__ask"})).await.expect("a stream");
+        let mut told = match stream.status.is_success() && stream.headers["content-type"] == "text/event-stream" {
+            true => stream.next().await.expect("a message"),
+            false => serde_json::from_slice(&stream.chunk().await.expect("a body")).expect("JSON"),
+        };
+        if told["method"] == "elicitation/create" {
+            assert_eq!(isolation, "session");
+            session.answer(&told, json!({"action": "accept"})).await.expect("an answer");
+            told = stream.next().await.expect("the result");
+        }
+        assert_eq!(text_of(&told), expected, "{isolation}");
+        system.stop().await;
+    }
+}
