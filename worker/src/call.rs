@@ -22,14 +22,14 @@ pub(crate) use watch::Topics;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rollcall_shared::wire::{Envelope, Failure, Final, Head, Interim, Member, Op, Reason};
+use rollcall_shared::wire::{Envelope, Failure, Final, Interim, Member, Op, Reason};
 use tracing::Instrument as _;
 
 use crate::worker::Shared;
 
 /// Does what an envelope asks for.
 pub(crate) async fn serve(shared: Arc<Shared>, envelope: Envelope, interim: Interim) -> Final {
-    let Envelope { head, mut params } = envelope;
+    let Envelope { head, params } = envelope;
     match &head.op {
         Op::Ask { .. } | Op::Platform { .. } => {
             let span = tracing::info_span!(target: "rollcall", "upstream call", otel.kind = "client");
@@ -67,17 +67,10 @@ pub(crate) async fn serve(shared: Arc<Shared>, envelope: Envelope, interim: Inte
             let (uris, tasks) = (uris.clone(), tasks.clone());
             watch::listen(shared, &head, server.clone(), uris, tasks, interim).await
         }
-        Op::Refresh { server } => {
-            params.0.clear();
-            refresh(&shared, &head, server).await
-        }
-    }
-}
-
-async fn refresh(shared: &Arc<Shared>, head: &Head, server: &rollcall_shared::ids::ServerId) -> Final {
-    match shared.catalogs.refresh(shared, &head.tenant, server).await {
-        Ok(()) => done(),
-        Err(failure) => Final::Failed(failure),
+        Op::Refresh { server } => match shared.catalogs.refresh(&shared, &head.tenant, server).await {
+            Ok(()) => done(),
+            Err(failure) => Final::Failed(failure),
+        },
     }
 }
 

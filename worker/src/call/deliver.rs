@@ -18,7 +18,6 @@ use rollcall_shared::wire::{Failure, Final, Method, Params, Reason};
 
 use super::accept::{Accepted, Found};
 use super::conversation::{Conversation, Hearing};
-use super::leg::era_of;
 use super::{platform, rounds};
 use crate::upstream::message::{self, CallParams};
 use crate::upstream::pool::Wanted;
@@ -33,7 +32,7 @@ pub(crate) async fn deliver(shared: &Arc<Shared>, call: Accepted, conversation: 
     let mut params = Cow::Borrowed(&call.params);
     for round in 0..limits::INPUT_ROUNDS {
         let (end, era) = to_server(shared, &call, conversation, &params, round).await;
-        match (end, era, era_of(&call.caller)) {
+        match (end, era, call.caller.era.unwrap_or(Era::Legacy)) {
             // The server asks by its answer, and the caller is asked on its stream.
             (Final::Result(result), Era::Modern, Era::Legacy) => match rounds::input_required(&result) {
                 None => return Final::Result(result),

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rollcall_shared::limits;
-use rollcall_shared::mcp::era::Era;
 use rollcall_shared::wire::{CallId, Failure, Final, Head, Interim, Params, Reason};
 
 use super::conversation::Conversation;
@@ -157,9 +156,4 @@ impl Drop for RunsOn {
             });
         }
     }
-}
-
-/// The era that a caller of unknown kind is answered in.
-pub(super) fn era_of(caller: &rollcall_shared::wire::Caller) -> Era {
-    caller.era.unwrap_or(Era::Legacy)
 }
