@@ -24,7 +24,7 @@ use rollcall_shared::limits;
 use rollcall_shared::mcp::era::{Era, META_SERVER};
 use rollcall_shared::mcp::{raw, sse};
 use rollcall_shared::model::EntryKind;
-use rollcall_shared::wire::{CallId, Caller, Envelope, Final, Interim, Member, Op, Params as Members};
+use rollcall_shared::wire::{CallId, Caller, Envelope, Failure, Final, Interim, Member, Op, Params as Members, Reason};
 use serde_json::value::RawValue;
 
 use crate::app::App;
@@ -149,7 +149,9 @@ fn within(session: Option<&Session>, id: &str) -> String {
 async fn tell(app: &App, principal: &Principal, op: Op, params: Members) -> Final {
     let trace = rollcall_shared::wire::TraceContext::fresh();
     let head = head(principal, op, CallId::fresh(), limits::APPLY_TIMEOUT, trace, Caller::default());
-    app.link.send(Envelope { head, params }, Interim::none()).await
+    let told = app.link.send(Envelope { head, params }, Interim::none());
+    let late = |_| Final::Failed(Failure::sent(Reason::TimedOut, "the worker does not answer"));
+    tokio::time::timeout(limits::APPLY_TIMEOUT, told).await.unwrap_or_else(late)
 }
 
 impl Ask<'_> {

@@ -282,6 +282,32 @@ async fn parked_calls_are_bounded_for_each_tenant() {
 }
 
 #[tokio::test]
+async fn open_questions_are_bounded_for_each_session_and_free_their_place_when_answered() {
+    let upstream = legacy_server(vec![("elicitation/create", QUESTION.to_owned())]).await;
+    let system = setup(&tenants(&upstream)).start().await;
+    let agent = system.agent("acme", "s");
+    let session = agent.client.open("/mcp", "2025-11-25", json!({"elicitation": {}})).await.expect("a session");
+    let ask = async |n: usize| {
+        let mut stream = session.stream(json!(n), "tools/call", json!({"name": "s__ask"})).await.expect("a stream");
+        let first = stream.next().await;
+        (stream, first)
+    };
+    let mut open = Vec::new();
+    for n in 0..50 {
+        let (stream, question) = ask(n).await;
+        open.push((stream, question.filter(|q| q["method"] == "elicitation/create").expect("a question")));
+    }
+    let refused = session.request("tools/call", json!({"name": "s__ask"})).await.expect("an answer");
+    assert_eq!(text_of(&refused.rpc()), "error -32601", "the server is told that nobody can be asked now");
+    let (mut stream, question) = open.pop().expect("one");
+    session.answer(&question, json!({"action": "decline"})).await.expect("an answer");
+    assert!(stream.next().await.is_some(), "the result");
+    let (_stream, question) = ask(99).await;
+    assert_eq!(question.expect("a message")["method"], "elicitation/create", "a place is free again");
+    system.stop().await;
+}
+
+#[tokio::test]
 async fn a_parked_call_is_authorized_again_when_it_goes_on() {
     let upstream = legacy_server(vec![("elicitation/create", QUESTION.to_owned())]).await;
     let system = setup(&tenants(&upstream)).start().await;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use dashmap::DashMap;
 use rollcall_shared::ids::TenantId;
 use rollcall_shared::limits;
 use rollcall_shared::mcp::era::Era;
@@ -42,7 +43,56 @@ pub(crate) struct Conversation {
     open: watch::Sender<usize>,
     ended: watch::Sender<bool>,
     pub(crate) cancelled: CancellationToken,
+    asking: Arc<Asking>,
     metrics: Arc<Metrics>,
+}
+
+/// Legacy calls that wait for their callers, by tenant and by session: each holds a place on its server's connection, of
+/// which others must find some free. What modern callers are waited for is parked, and counted there.
+#[derive(Default)]
+pub(crate) struct Asking(DashMap<String, usize>);
+
+impl Asking {
+    fn begins(&self, conversation: &Conversation) -> bool {
+        if !conversation.is_legacy() {
+            return true;
+        }
+        let [tenant, session] = conversation.who();
+        let taken = self.take(tenant, limits::PARKED_PER_TENANT);
+        if taken && !self.take(session, limits::PARKED_PER_SESSION) {
+            self.give_back(tenant);
+            return false;
+        }
+        taken
+    }
+
+    fn ends(&self, conversation: &Conversation) {
+        if conversation.is_legacy() {
+            conversation.who().into_iter().for_each(|who| self.give_back(who));
+        }
+    }
+
+    fn take(&self, who: &str, most: usize) -> bool {
+        let mut count = self.0.entry(who.to_owned()).or_default();
+        let free = *count < most;
+        *count += usize::from(free);
+        free
+    }
+
+    fn give_back(&self, who: &str) {
+        if let Some(mut count) = self.0.get_mut(who) {
+            *count = count.saturating_sub(1);
+        }
+        self.0.remove_if(who, |_, count| *count == 0);
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        if self.is_waiting() {
+            self.asking.ends(self);
+        }
+    }
 }
 
 struct State {
@@ -118,7 +168,13 @@ pub(super) fn mode_of(params: &str) -> Option<String> {
 }
 
 impl Conversation {
-    pub(crate) fn open(head: &Head, params: &Params, interim: Interim, metrics: Arc<Metrics>) -> Arc<Self> {
+    pub(crate) fn open(
+        head: &Head,
+        params: &Params,
+        interim: Interim,
+        asking: Arc<Asking>,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
         let caller = &head.caller;
         let state = State {
             can: Declared::read(caller.capabilities.as_deref()),
@@ -143,12 +199,17 @@ impl Conversation {
             open: watch::Sender::new(0),
             ended: watch::Sender::new(false),
             cancelled: CancellationToken::new(),
+            asking,
             metrics,
         })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn who(&self) -> [&str; 2] {
+        [self.tenant.as_str(), &self.session]
     }
 
     pub(crate) fn is_legacy(&self) -> bool {
@@ -203,8 +264,14 @@ impl Conversation {
         if state.waiting.len() >= limits::INPUT_REQUESTS || state.end.is_some() {
             return false;
         }
+        if state.waiting.is_empty() && !self.asking.begins(self) {
+            return false;
+        }
         let seq = if self.is_legacy() {
             if !self.tell(&mut state, Told::Request { asked, params: params.clone() }) {
+                if state.waiting.is_empty() {
+                    self.asking.ends(self);
+                }
                 return false;
             }
             state.seq
@@ -229,6 +296,9 @@ impl Conversation {
         let waiting = {
             let mut state = self.state();
             let waiting = state.waiting.remove(&seq);
+            if waiting.is_some() && state.waiting.is_empty() {
+                self.asking.ends(self);
+            }
             self.open.send_replace(state.waiting.len());
             waiting
         };
@@ -280,7 +350,7 @@ impl Conversation {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 
-    async fn until(&self, wanted: impl Fn(usize) -> bool) {
+    pub(super) async fn until(&self, wanted: impl Fn(usize) -> bool) {
         let mut open = self.open.subscribe();
         let waited = open.wait_for(|open| wanted(*open)).await.is_ok();
         if !waited {
@@ -309,7 +379,10 @@ impl Conversation {
     pub(crate) fn ends(&self, end: &Final) {
         let mut state = self.state();
         state.end = Some(end.clone());
-        state.waiting.clear();
+        if !state.waiting.is_empty() {
+            state.waiting.clear();
+            self.asking.ends(self);
+        }
         self.open.send_replace(0);
         self.ended.send_replace(true);
     }

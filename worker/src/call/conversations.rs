@@ -10,7 +10,7 @@ use rollcall_shared::limits;
 use rollcall_shared::wire::{CallId, Final};
 use tokio::time::Instant;
 
-use super::conversation::Conversation;
+use super::conversation::{Asking, Conversation};
 use super::leg::Leg;
 use crate::worker::Shared;
 
@@ -21,6 +21,7 @@ pub(crate) struct Conversations {
     by_request: DashMap<(String, String), Vec<CallId>>,
     ended: moka::sync::Cache<CallId, Arc<Conversation>>,
     parked: Mutex<HashMap<CallId, Parked>>,
+    pub(super) asking: Arc<Asking>,
     /// What of each tenant nobody waits for at this moment: calls, and bytes of their params.
     detached: DashMap<TenantId, (usize, usize)>,
     /// The worker ends: nothing is parked any more.
@@ -64,6 +65,7 @@ impl Default for Conversations {
             by_request: DashMap::new(),
             ended,
             parked: Mutex::default(),
+            asking: Arc::default(),
             detached: DashMap::new(),
             closing: AtomicBool::new(false),
         }
@@ -121,7 +123,7 @@ impl Conversations {
         Some(Detached { shared: Arc::downgrade(shared), tenant: conversation.tenant.clone(), bytes })
     }
 
-    /// Drops the leg, which cancels it at its upstream, where its tenant or session has too many that wait.
+    /// Drops the leg, which cancels it at its upstream, where its tenant has too much that nobody waits for.
     pub(super) fn park(&self, shared: &Arc<Shared>, leg: Leg, round: u32) -> bool {
         let Some(detached) = self.detach(shared, &leg.conversation) else { return false };
         let mut parked = self.parked();

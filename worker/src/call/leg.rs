@@ -29,7 +29,8 @@ pub(super) struct Leg {
 
 /// The first leg.
 pub(super) async fn first(shared: Arc<Shared>, head: Head, params: Params, interim: Interim) -> Final {
-    let conversation = Conversation::open(&head, &params, interim, shared.metrics.clone());
+    let asking = shared.conversations.asking.clone();
+    let conversation = Conversation::open(&head, &params, interim, asking, shared.metrics.clone());
     let accepted = match accept::accept(&shared, head, params).await {
         Ok(accepted) => accepted,
         Err(failure) => return Final::Failed(failure),
@@ -109,8 +110,17 @@ async fn go_on(shared: &Arc<Shared>, mut leg: Leg) -> Final {
         }
         end = &mut leg.work => finish::finish(shared, &leg.name, Some(end), &leg.ran),
         () = conversation.until_asked(), if parks => park(shared, leg),
+        // Who is waited for may come in minutes; a worker that ends does not wait for that.
+        () = shut_down_while_asking(shared, &conversation) => {
+            Final::Failed(Failure::sent(Reason::NoWorker, "the worker is shutting down"))
+        }
         () = conversation.clock(leg.patience) => finish::finish(shared, &leg.name, None, &leg.ran),
     }
+}
+
+async fn shut_down_while_asking(shared: &Shared, conversation: &Conversation) {
+    shared.tasks.stopping().cancelled().await;
+    conversation.until(|open| open > 0).await;
 }
 
 /// The call waits until its caller comes with the answers.
