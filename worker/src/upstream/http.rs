@@ -23,7 +23,7 @@ use rollcall_shared::wire::{Failure, Final, Reason};
 
 pub(super) use self::answer::to_final;
 use super::bulletin::Bulletin;
-use super::handshake::{self, Peer};
+use super::handshake::{self, Peer, Probed};
 use super::message;
 use super::net::{HttpClient, read_capped, send_failure};
 use super::{Broken, Deaf, Hear, Outgoing};
@@ -190,14 +190,23 @@ fn known(inner: &mut Arc<Inner>) -> Result<&mut Inner, Failure> {
 
 /// `Ok(None)`: the server answers, but not as a modern one.
 async fn discover(inner: &Arc<Inner>) -> Result<Option<Peer>, Failure> {
-    let id = inner.new_id();
-    let body = message::request(&id, "server/discover", &message::own_params(Era::Modern, ""));
-    match inner.exchange(&id, body, Heads::of("server/discover"), &Deaf, &AtomicBool::new(false)).await {
-        Ok((end, _)) => Ok(handshake::read_discover(&end)),
-        Err(Broken::Unsent(failure)) => Err(failure),
-        Err(Broken::Failed(failure)) if failure.reason == Reason::AuthRequired => Err(failure),
-        Err(Broken::Failed(_) | Broken::LostSession) => Ok(None),
+    for _ in 0..handshake::PROBES {
+        let id = inner.new_id();
+        let body = message::request(&id, "server/discover", &message::own_params(Era::Modern, ""));
+        let asked = inner.exchange(&id, body, Heads::of("server/discover"), &Deaf, &AtomicBool::new(false)).await;
+        let end = match asked {
+            Ok((end, _)) => end,
+            Err(Broken::Unsent(failure)) => return Err(failure),
+            Err(Broken::Failed(failure)) if failure.reason == Reason::AuthRequired => return Err(failure),
+            Err(Broken::Failed(_) | Broken::LostSession) => return Ok(None),
+        };
+        match handshake::read_discover(&end)? {
+            Probed::Modern(peer) => return Ok(Some(peer)),
+            Probed::Refused => {}
+            Probed::Other => return Ok(None),
+        }
     }
+    Err(handshake::refused_again())
 }
 
 /// Every question of the server comes on the stream of the call that it belongs to, so all kinds can be declared.

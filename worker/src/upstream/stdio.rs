@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use self::child::{log_errors, spawn, supervise};
 use self::wire::{Pending, Wire, read_lines, write_lines};
 use super::bulletin::Bulletin;
-use super::handshake::{self, Peer};
+use super::handshake::{self, Peer, Probed};
 use super::{Broken, Deaf, Hear, Outgoing, message};
 use crate::worker::Shared;
 
@@ -134,15 +134,11 @@ impl StdioConnection {
 
     async fn shake_hands(&mut self, era: ServerEra) -> Result<(), Failure> {
         if era != ServerEra::Legacy {
-            let params = message::own_params(Era::Modern, "");
-            let probing = self.own("server/discover", params);
-            let answer = tokio::time::timeout(limits::PROBE_TIMEOUT, probing).await;
-            if let Ok(Err(failure)) = answer {
-                // A legacy child may end over a question that it does not know: `open` starts it once more without.
-                self.probe_killed = era == ServerEra::Auto;
-                return Err(failure);
-            }
-            if let Some(peer) = answer.ok().and_then(Result::ok).as_ref().and_then(handshake::read_discover) {
+            let probed = tokio::time::timeout(limits::PROBE_TIMEOUT, self.probe()).await;
+            // A legacy child may end over a question that it does not know: `open` starts it once more without.
+            let ended = matches!(&probed, Ok(Err(failure)) if failure.reason == Reason::StartFailed);
+            self.probe_killed = era == ServerEra::Auto && ended;
+            if let Probed::Modern(peer) = probed.unwrap_or(Ok(Probed::Other))? {
                 self.peer = peer;
                 self.listen();
                 return Ok(());
@@ -161,6 +157,17 @@ impl StdioConnection {
         self.peer = handshake::read_initialize(&end)?;
         self.wire.send(message::notification("notifications/initialized", "{}")).await;
         Ok(())
+    }
+
+    async fn probe(&self) -> Result<Probed, Failure> {
+        for _ in 0..handshake::PROBES {
+            let end = self.own("server/discover", message::own_params(Era::Modern, "")).await?;
+            let probed = handshake::read_discover(&end)?;
+            if !matches!(probed, Probed::Refused) {
+                return Ok(probed);
+            }
+        }
+        Err(handshake::refused_again())
     }
 
     /// A request of the handshake. A child that ends here never started.
