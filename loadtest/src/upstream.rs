@@ -105,6 +105,8 @@ struct State {
     opened: usize,
     /// An unknown session is refused under the request's own id.
     repeats_ids: bool,
+    /// How many modern requests are refused from now on, as if they came in another revision.
+    refusals: usize,
     /// `tools/list` is answered with this text.
     listing: Option<String>,
     /// Everything is answered with this.
@@ -160,6 +162,7 @@ impl Upstream {
             sessions: BTreeSet::new(),
             opened: 0,
             repeats_ids: false,
+            refusals: 0,
             listing: None,
             broken: None,
         }));
@@ -250,6 +253,11 @@ impl Upstream {
     /// Changes tools without telling anybody.
     pub fn set_tools_silently(&self, tools: Vec<Value>) {
         lock(&self.state).tools = tools;
+    }
+
+    /// Refuses so many modern requests for their revision, and names that same revision as one that it speaks.
+    pub fn refuses(&self, requests: usize) {
+        lock(&self.state).refusals = requests;
     }
 
     /// Refuses an unknown session under the id of the request, as some servers do.

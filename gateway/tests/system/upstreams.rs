@@ -363,6 +363,25 @@ async fn a_definition_that_names_itself_twice_is_no_definition() {
 }
 
 #[tokio::test]
+async fn a_server_that_refuses_a_revision_it_names_is_asked_again_and_never_initialized() {
+    // Once where the connection is opened, and once in the midst of its life.
+    let upstream = Upstream::start(Speaks::Modern, &["t"]).await.expect("an upstream");
+    upstream.refuses(1);
+    let system = setup(&one(&upstream)).start().await;
+    let agent = system.agent("acme", "s");
+    assert_eq!(agent.text("s__t", json!({})).await, "t {}");
+    upstream.refuses(1);
+    assert_eq!(agent.text("s__t", json!({})).await, "t {}");
+    // One that goes on so is no legacy server either.
+    upstream.refuses(usize::MAX);
+    agent.call("s__t", json!({})).await;
+    upstream.refuses(0);
+    until("it is used again", async || agent.text("s__t", json!({})).await == "t {}").await;
+    assert_eq!(upstream.asked_for("initialize"), Vec::<Value>::new());
+    system.stop().await;
+}
+
+#[tokio::test]
 async fn a_server_that_changes_its_era_is_found_in_its_new_one() {
     let upstream = Upstream::start(Speaks::Modern, &["t"]).await.expect("an upstream");
     let address = upstream.address;

@@ -101,6 +101,16 @@ async fn modern(
     if method == "initialize" || version != "2026-07-28" {
         return rpc_error(400, id, -32022, "unsupported protocol version");
     }
+    let refuses = {
+        let mut state = lock(state);
+        let refusals = state.refusals;
+        state.refusals = refusals.saturating_sub(1);
+        refusals > 0
+    };
+    if refuses {
+        let data = r#"{"supported":["2026-07-28"],"requested":"2026-07-28"}"#;
+        return rpc(400, id, &format!(r#""error":{{"code":-32022,"message":"not this one","data":{data}}}"#));
+    }
     let named = message["params"]["name"].as_str().filter(|_| method == "tools/call");
     let name_fits = named
         .is_none_or(|name| rollcall_shared::mcp::headers::decode(text("mcp-name").as_bytes()).as_deref() == Some(name));
