@@ -107,6 +107,8 @@ struct State {
     repeats_ids: bool,
     /// How many modern requests are refused from now on, as if they came in another revision.
     refusals: usize,
+    /// How long a legacy client waits for its standing stream.
+    streams_after: Duration,
     /// `tools/list` is answered with this text.
     listing: Option<String>,
     /// Everything is answered with this.
@@ -163,6 +165,7 @@ impl Upstream {
             opened: 0,
             repeats_ids: false,
             refusals: 0,
+            streams_after: Duration::ZERO,
             listing: None,
             broken: None,
         }));
@@ -258,6 +261,11 @@ impl Upstream {
     /// Refuses so many modern requests for their revision, and names that same revision as one that it speaks.
     pub fn refuses(&self, requests: usize) {
         lock(&self.state).refusals = requests;
+    }
+
+    /// Takes this long to open a legacy client's standing stream.
+    pub fn opens_streams_after(&self, pause: Duration) {
+        lock(&self.state).streams_after = pause;
     }
 
     /// Refuses an unknown session under the id of the request, as some servers do.

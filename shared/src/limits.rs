@@ -173,6 +173,9 @@ pub const REPLAYED_BYTES: u64 = 64 << 20;
 pub const BATCH: usize = 64;
 /// How long a call waits for messages of its server that come on another stream, once one came there.
 pub const STRAGGLERS: Duration = Duration::from_millis(20);
+/// How long the first call of a session of its own waits for the server's standing stream. It opens within a round trip;
+/// some servers send its head with the first event only, and must not hold up the call.
+pub const STANDING_STREAM: Duration = Duration::from_millis(500);
 /// Listeners to one upstream's updates that lag further behind than this lose some.
 pub const UPDATES_QUEUE: usize = 256;
 /// How long the first list of a tenant waits for servers that never listed anything.

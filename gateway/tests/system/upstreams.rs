@@ -1,5 +1,6 @@
 //! Upstreams that page, change, vanish, come back, lie and hang.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rollcall_loadtest::upstream::{Reply, Speaks, Upstream, tool};
@@ -378,6 +379,26 @@ async fn a_server_that_refuses_a_revision_it_names_is_asked_again_and_never_init
     upstream.refuses(0);
     until("it is used again", async || agent.text("s__t", json!({})).await == "t {}").await;
     assert_eq!(upstream.asked_for("initialize"), Vec::<Value>::new());
+    system.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_has_a_stream_to_ask_on_before_the_first_call_of_a_session_of_its_own() {
+    let upstream = Arc::new(Upstream::start(Speaks::Legacy, &["t"]).await.expect("an upstream"));
+    let own = Arc::downgrade(&upstream);
+    upstream.answers(move |_| {
+        let listeners = own.upgrade().map_or(0, |upstream| upstream.listeners());
+        Reply::Result(json!({"content": [{"type": "text", "text": listeners.to_string()}]}).to_string())
+    });
+    let servers = format!("[{{id: s, url: \"{}\", isolation: session}}]", upstream.url());
+    let system = setup(&format!("{{acme: {{servers: {servers}, default_policy: {{}}}}}}")).start().await;
+    system.agent("acme", "a").names().await;
+    until("the connection that lists listens", async || upstream.listeners() == 1).await;
+    upstream.opens_streams_after(Duration::from_millis(100));
+    assert_eq!(system.agent("acme", "a").text("s__t", json!({})).await, "2", "one more at the time of the call");
+    // One that never opens it holds the call up for a moment alone.
+    upstream.opens_streams_after(Duration::from_secs(3600));
+    assert_eq!(system.agent("acme", "b").text("s__t", json!({})).await, "2");
     system.stop().await;
 }
 

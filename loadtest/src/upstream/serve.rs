@@ -179,7 +179,11 @@ async fn legacy(
             let Some((id, result)) = broken_off else { return respond(400, "text/plain", "") };
             return finished(Reply::Stream(Vec::new(), result), &id);
         }
-        Method::GET => return listen(changed.subscribe(), None),
+        Method::GET => {
+            let pause = lock(state).streams_after;
+            tokio::time::sleep(pause).await;
+            return listen(changed.subscribe(), None);
+        }
         _ => {}
     }
     match method {

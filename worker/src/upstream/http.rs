@@ -20,6 +20,7 @@ use rollcall_shared::model::{Isolation, Server, ServerEra, Transport};
 use rollcall_shared::task::Tasks;
 use rollcall_shared::tenants::Owned;
 use rollcall_shared::wire::{Failure, Final, Reason};
+use tokio::sync::oneshot;
 
 pub(super) use self::answer::to_final;
 use super::bulletin::Bulletin;
@@ -104,8 +105,14 @@ impl HttpConnection {
             closed: AtomicBool::new(false),
         });
         shake_hands(&mut inner, era).await?;
-        shared.tasks.spawn_until_stop("list changes", watch::watch(inner.clone()));
-        Ok(Self { inner, tasks: shared.tasks.clone() })
+        let (settled, listens) = oneshot::channel();
+        shared.tasks.spawn_until_stop("list changes", watch::watch(inner.clone(), settled));
+        let connection = Self { inner, tasks: shared.tasks.clone() };
+        if connection.keeps_session() && connection.bulletin().is_of_one_session() {
+            // What the server asks apart from any call would be lost before it has this stream to ask on.
+            tokio::time::timeout(limits::STANDING_STREAM, listens).await.ok();
+        }
+        Ok(connection)
     }
 
     pub(crate) fn peer(&self) -> &Peer {

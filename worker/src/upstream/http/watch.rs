@@ -7,15 +7,16 @@ use bytes::Bytes;
 use http::Method;
 use rollcall_shared::limits;
 use rollcall_shared::mcp::era::Era;
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
 
 use super::{Heads, Inner};
-use serde_json::value::RawValue;
-
 use crate::upstream::bulletin::Bulletin;
 use crate::upstream::{Hear, Question, ReplyTo, message};
 
-/// Listens while the connection is open: on a GET stream or by `subscriptions/listen`.
-pub(super) async fn watch(inner: Arc<Inner>) {
+/// Listens while the connection is open: on a GET stream or by `subscriptions/listen`. `settled` is dropped once the server
+/// has said for the first time whether it lets us.
+pub(super) async fn watch(inner: Arc<Inner>, settled: oneshot::Sender<()>) {
     struct OnBulletin(Arc<Bulletin>);
     impl Hear for OnBulletin {
         fn hear(&self, method: &str, params: Option<&RawValue>) {
@@ -28,6 +29,7 @@ pub(super) async fn watch(inner: Arc<Inner>) {
     let hear = OnBulletin(inner.bulletin.clone());
     let mut pause = limits::BACKOFF_FIRST;
     let mut listened = false;
+    let mut settled = Some(settled);
     loop {
         let id = inner.new_id();
         let listen = message::own_params(Era::Modern, message::ALL_LISTS);
@@ -43,6 +45,7 @@ pub(super) async fn watch(inner: Arc<Inner>) {
             asked = inner.client.request(request) => asked,
             () = until_closed(&inner) => return,
         };
+        drop(settled.take());
         if let Ok(response) = asked {
             let streams = response
                 .headers()
