@@ -94,6 +94,18 @@ impl Stream {
         frame.into_data().ok()
     }
 
+    /// Whether the answer is one object after all, and no stream.
+    pub fn is_json(&self) -> bool {
+        let kind = self.headers.get("content-type").map(http::HeaderValue::as_bytes).unwrap_or_default();
+        kind.starts_with(b"application/json")
+    }
+
+    /// The whole body as JSON; `null` if it is none.
+    pub async fn json(self) -> Value {
+        let body = tokio::time::timeout(PATIENCE, self.body.collect()).await.ok().and_then(Result::ok);
+        body.and_then(|body| serde_json::from_slice(&body.to_bytes()).ok()).unwrap_or_default()
+    }
+
     /// The id of the last event, behind which the stream can be taken up.
     pub fn last_id(&self) -> Option<String> {
         self.reader.resume().0.map(str::to_owned)
@@ -189,12 +201,12 @@ impl Client {
 }
 
 /// What `Mcp-Name` says of these params.
-fn named(params: &Value) -> Option<String> {
+pub(crate) fn named(params: &Value) -> Option<String> {
     let named = ["name", "uri", "taskId"].into_iter().find_map(|member| params.get(member)?.as_str());
     named.map(rollcall_shared::mcp::headers::encode)
 }
 
-fn modern_headers<'a>(method: &'a str, name: Option<&'a str>) -> Vec<(&'static str, &'a str)> {
+pub(crate) fn modern_headers<'a>(method: &'a str, name: Option<&'a str>) -> Vec<(&'static str, &'a str)> {
     let mut headers = vec![
         ("content-type", "application/json"),
         ("accept", "application/json, text/event-stream"),

@@ -1,9 +1,12 @@
 //! `rollcall-loadtest conformance`: the official conformance suite against Rollcall, one command.
 //!
 //! It installs the pinned suite, builds the fixture (`examples/fixture`) and Rollcall, and runs each revision's
-//! requirements against the fixture itself and through Rollcall, over HTTP and over stdio. It fails where any check
-//! fails, and where a run through Rollcall gives other numbers than the fixture itself.
+//! requirements against the fixture itself and through Rollcall, over HTTP and over stdio. Then it runs the scenarios in
+//! which the suite is the server and Rollcall its client. It fails where any check fails, and where a run through Rollcall
+//! gives other numbers than the fixture itself.
 
+mod clientside;
+mod drive;
 mod programs;
 mod proxy;
 mod report;
@@ -18,6 +21,8 @@ use clap::builder::PossibleValuesParser;
 use http::Uri;
 use tokio::signal::unix::{SignalKind, signal};
 
+pub use drive::{DriveOptions, drive};
+use programs::Programs;
 pub use proxy::Proxy;
 use report::{Row, report, say};
 use target::Target;
@@ -42,6 +47,12 @@ pub struct Options {
     /// Only the runs in which Rollcall reaches the fixture so.
     #[arg(long, conflicts_with = "url")]
     transport: Option<Transport>,
+    /// Only the scenarios in which Rollcall is the suite's server.
+    #[arg(long)]
+    server_only: bool,
+    /// Only the scenarios in which Rollcall is the suite's client.
+    #[arg(long, visible_alias = "client", conflicts_with_all = ["server_only", "url", "transport"])]
+    client_only: bool,
     /// Only this revision's requirements.
     #[arg(long, value_parser = PossibleValuesParser::new(REVISIONS))]
     requirements: Option<String>,
@@ -63,6 +74,17 @@ enum Transport {
 impl Options {
     fn revisions(&self) -> impl Iterator<Item = &'static str> {
         REVISIONS.into_iter().filter(|revision| self.requirements.as_deref().is_none_or(|only| only == *revision))
+    }
+
+    /// Whether the suite is run as a client. The name of a scenario says which side it is for.
+    fn tests_the_server(&self) -> bool {
+        !self.client_only && !self.scenario.as_deref().is_some_and(clientside::knows)
+    }
+
+    /// Whether the suite is run as a server, which Rollcall reaches over HTTP alone.
+    fn tests_the_client(&self) -> bool {
+        let narrowed = self.server_only || self.url.is_some() || self.transport.is_some();
+        !narrowed && self.scenario.as_deref().is_none_or(clientside::knows)
     }
 
     fn covers(&self, transport: Transport) -> bool {
@@ -94,32 +116,47 @@ pub async fn run(options: &Options) -> ExitCode {
 
 /// Whether all is well.
 async fn run_all(options: &Options) -> io::Result<bool> {
-    programs::install_peers().await?;
-    let targets = targets(options).await?;
-    let folder = tempfile::Builder::new().prefix("rollcall-conformance-").tempdir()?;
-    let mut rows = Vec::new();
-    for target in &targets {
-        for revision in options.revisions() {
-            say(&format!("running {} over {}, {revision}", target.name(), target.transport()));
-            let place = folder.path().join(format!("{}-{}-{revision}", target.name(), target.transport()));
-            let outcome = run_one(target, revision, options.scenario.as_deref(), &place).await;
-            rows.push(Row { target: target.name(), transport: target.transport(), revision, outcome });
-        }
+    if !options.tests_the_server() && !options.tests_the_client() {
+        return Err(io::Error::other("nothing is left to run"));
     }
-    let (lines, good) = report(&rows, options.scenario.is_some());
-    lines.iter().for_each(|line| say(line));
+    programs::install_peers().await?;
+    let programs = if options.url.is_none() { Some(programs::build().await?) } else { None };
+    let folder = tempfile::Builder::new().prefix("rollcall-conformance-").tempdir()?;
+    let mut good = true;
+    if options.tests_the_server() {
+        good &= run_server_side(options, programs.as_ref(), folder.path()).await?;
+    }
+    if let Some(programs) = programs.as_ref().filter(|_| options.tests_the_client()) {
+        let revisions: Vec<_> = options.revisions().collect();
+        good &= clientside::run(&programs.rollcall, &revisions, options.scenario.as_deref(), folder.path()).await?;
+    }
     if options.keep || !good {
         say(&format!("artifacts: {}", folder.keep().display()));
     }
     Ok(good)
 }
 
-/// The fixture itself comes first: what it gives is what Rollcall is measured against.
-async fn targets(options: &Options) -> io::Result<Vec<Target>> {
-    if let Some(url) = &options.url {
-        return Ok(vec![Target::Other { url: url.clone(), token: options.token.clone() }]);
+async fn run_server_side(options: &Options, programs: Option<&Programs>, folder: &Path) -> io::Result<bool> {
+    let mut rows = Vec::new();
+    for target in &targets(options, programs) {
+        for revision in options.revisions() {
+            say(&format!("running {} over {}, {revision}", target.name(), target.transport()));
+            let place = folder.join(format!("{}-{}-{revision}", target.name(), target.transport()));
+            let outcome = run_one(target, revision, options.scenario.as_deref(), &place).await;
+            rows.push(Row { target: target.name(), transport: target.transport(), revision, outcome });
+        }
     }
-    let programs = programs::build().await?;
+    let (lines, good) = report(&rows, options.scenario.is_some());
+    lines.iter().for_each(|line| say(line));
+    Ok(good)
+}
+
+/// The fixture itself comes first: what it gives is what Rollcall is measured against.
+fn targets(options: &Options, programs: Option<&Programs>) -> Vec<Target> {
+    if let Some(url) = &options.url {
+        return vec![Target::Other { url: url.clone(), token: options.token.clone() }];
+    }
+    let Some(programs) = programs else { return Vec::new() };
     let mut targets = vec![Target::Fixture(programs.fixture.clone())];
     for transport in [Transport::Http, Transport::Stdio] {
         if options.covers(transport) {
@@ -130,7 +167,7 @@ async fn targets(options: &Options) -> io::Result<Vec<Target>> {
             });
         }
     }
-    Ok(targets)
+    targets
 }
 
 /// Each run has processes of its own, so that none meets what another has left behind.

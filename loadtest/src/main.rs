@@ -40,8 +40,11 @@ enum Command {
     },
     /// Real clients against real servers, through Rollcall or direct, as a table of what works.
     Matrix(matrix::Options),
-    /// Runs the official conformance suite against the fixture and through Rollcall.
+    /// Runs the official conformance suite: the fixture and Rollcall as servers, and Rollcall as a client.
     Conformance(conformance::Options),
+    /// What the suite runs as its client.
+    #[command(hide = true)]
+    DriveClient(conformance::DriveOptions),
 }
 
 #[tokio::main]
@@ -52,6 +55,7 @@ async fn main() -> ExitCode {
             upstream(listen, speaks, tools, latency_ms, result_bytes).await
         }
         Command::Conformance(options) => conformance::run(&options).await,
+        Command::DriveClient(options) => conformance::drive(&options).await,
         Command::Matrix(options) => match matrix::run(options).await {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,

@@ -71,7 +71,8 @@ fn built(messages: &str, name: &str) -> io::Result<PathBuf> {
 pub(super) struct Running {
     child: Child,
     /// Kept open: a program that writes into a closed pipe ends.
-    _output: Lines<BufReader<ChildStdout>>,
+    output: Lines<BufReader<ChildStdout>>,
+    log: PathBuf,
 }
 
 impl Running {
@@ -80,17 +81,22 @@ impl Running {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(log)?).kill_on_drop(true);
         let mut child = command.spawn()?;
         let output = child.stdout.take().ok_or_else(|| failed("no pipe"))?;
-        let mut output = BufReader::new(output).lines();
+        let mut running = Self { child, output: BufReader::new(output).lines(), log: log.to_owned() };
+        let rest = running.says(prefix).await?;
+        Ok((running, rest))
+    }
+
+    /// Waits for the next line that begins so, and gives the rest of it.
+    pub(super) async fn says(&mut self, prefix: &str) -> io::Result<String> {
         let found = async {
-            while let Some(line) = output.next_line().await? {
+            while let Some(line) = self.output.next_line().await? {
                 if let Some(rest) = line.strip_prefix(prefix) {
                     return Ok(rest.trim().to_owned());
                 }
             }
-            Err(failed(format!("a program ended before it said `{prefix}`: {}", log.display())))
+            Err(failed(format!("a program ended before it said `{prefix}`: {}", self.log.display())))
         };
-        let rest = tokio::time::timeout(START, found).await.map_err(|_| failed("a program says nothing"))??;
-        Ok((Self { child, _output: output }, rest))
+        tokio::time::timeout(START, found).await.map_err(|_| failed("a program says nothing"))?
     }
 
     /// Asks it to end, so that it can end its own children, and waits for that.

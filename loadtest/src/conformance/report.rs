@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 
-use super::suite::{Outcome, Status};
+use super::suite::{Check, Outcome, Status};
 
 /// One run.
 pub(super) struct Row {
@@ -38,8 +38,9 @@ pub(super) fn report(rows: &[Row], one_scenario: bool) -> (Vec<String>, bool) {
                 lines.push(format!("\n{}: {error}", row.title()));
             }
         }
-        lines.extend(findings(row, Status::Failed, "failed"));
-        lines.extend(findings(row, Status::Warned, "warned"));
+        if let Ok(outcome) = &row.outcome {
+            lines.extend(findings(&row.title(), outcome));
+        }
     }
     // A scenario that no revision has would pass everywhere.
     good &= rows.iter().any(|row| row.outcome.as_ref().is_ok_and(|outcome| outcome.count(Status::Passed) > 0));
@@ -78,14 +79,16 @@ fn table(rows: &[Row]) -> Vec<String> {
     lines
 }
 
-/// A heading and one line for each check of this status, if there is any.
-fn findings(row: &Row, status: Status, word: &str) -> Vec<String> {
-    let Ok(outcome) = &row.outcome else { return Vec::new() };
-    let found = outcome.checks.iter().filter(|check| check.status == status);
-    let mut lines: Vec<_> =
-        found.map(|check| format!("  {}:{}  {}", check.scenario, check.id, check.message.replace('\n', " "))).collect();
-    if !lines.is_empty() {
-        lines.insert(0, format!("\n{}: {word}", row.title()));
+/// A heading and one line for each check that failed, and the same for those that warned.
+pub(super) fn findings(title: &str, outcome: &Outcome) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (status, word) in [(Status::Failed, "failed"), (Status::Warned, "warned")] {
+        let found: Vec<_> = outcome.checks.iter().filter(|check| check.status == status).collect();
+        if !found.is_empty() {
+            lines.push(format!("\n{title}: {word}"));
+        }
+        let line = |check: &Check| format!("  {}:{}  {}", check.scenario, check.id, check.message.replace('\n', " "));
+        lines.extend(found.into_iter().map(line));
     }
     lines
 }
@@ -111,7 +114,6 @@ fn differences(itself: &Outcome, through: &Outcome) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::suite::Check;
     use super::*;
 
     fn outcome(checks: &[(&str, Status)]) -> Outcome {

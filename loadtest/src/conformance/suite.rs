@@ -13,6 +13,8 @@ use super::programs::peers;
 
 /// Longest run. A whole one takes seconds; scenarios that fail may each wait for their own timeouts.
 const LONGEST: Duration = Duration::from_secs(600);
+/// Longest that the suite waits for a client: longer than the client itself takes before it gives up and says why.
+const CLIENT: Duration = Duration::from_secs(90);
 
 /// One check as the suite reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,36 +59,53 @@ impl Outcome {
     }
 }
 
-/// Runs the suite at the wire of this revision: all that the revision requires, or one scenario.
+/// Runs the suite against a server at the wire of this revision: all that the revision requires, or one scenario.
 pub(super) async fn run(url: &str, revision: &str, scenario: Option<&str>, folder: &Path) -> io::Result<Outcome> {
-    std::fs::create_dir_all(folder)?;
-    let modules = peers().join("node_modules");
-    let log = std::fs::File::create(folder.join("suite.log"))?;
-    let mut command = Command::new(modules.join("node/bin/node"));
-    command.arg(modules.join("@modelcontextprotocol/conformance/dist/index.js"));
-    command.args(["server", "--url", url, "--output-dir"]).arg(folder);
+    let mut command = suite("server", folder);
+    command.args(["--url", url]);
     match scenario {
         Some(scenario) => command.args(["--scenario", scenario, "--spec-version", revision]),
         None => command.args(["--requirements", revision]),
     };
+    complete(command, folder, "server-").await
+}
+
+/// Runs one scenario in which the suite is a server, and the command its client.
+pub(super) async fn run_client(client: &str, revision: &str, scenario: &str, folder: &Path) -> io::Result<Outcome> {
+    let mut command = suite("client", folder);
+    command.args(["--command", client, "--scenario", scenario, "--spec-version", revision]);
+    command.arg("--timeout").arg(CLIENT.as_millis().to_string());
+    complete(command, folder, "").await
+}
+
+fn suite(side: &str, folder: &Path) -> Command {
+    let modules = peers().join("node_modules");
+    let mut command = Command::new(modules.join("node/bin/node"));
+    command.arg(modules.join("@modelcontextprotocol/conformance/dist/index.js"));
+    command.args([side, "--output-dir"]).arg(folder);
+    command
+}
+
+async fn complete(mut command: Command, folder: &Path, prefix: &str) -> io::Result<Outcome> {
+    std::fs::create_dir_all(folder)?;
+    let log = std::fs::File::create(folder.join("suite.log"))?;
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
     let code = match tokio::time::timeout(LONGEST, command.status()).await {
         Ok(status) => status?.code(),
         Err(_) => None,
     };
-    Ok(Outcome { checks: read(folder)?, code })
+    Ok(Outcome { checks: read(folder, prefix)?, code })
 }
 
-/// The suite leaves one folder a scenario, `server-<scenario>-<time>`, with its checks.
-fn read(folder: &Path) -> io::Result<Vec<Check>> {
+/// The suite leaves one folder a scenario, `<prefix><scenario>-<time>`, with its checks.
+fn read(folder: &Path, prefix: &str) -> io::Result<Vec<Check>> {
     let mut folders: Vec<_> = std::fs::read_dir(folder)?.collect::<Result<_, _>>()?;
     folders.sort_by_key(std::fs::DirEntry::file_name);
     let mut checks = Vec::new();
     for entry in folders {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let (Some(scenario), Ok(text)) = (scenario_of(&name), std::fs::read(entry.path().join("checks.json"))) else {
-            continue;
-        };
+        let checked = scenario_of(&name, prefix).zip(std::fs::read(entry.path().join("checks.json")).ok());
+        let Some((scenario, text)) = checked else { continue };
         let found: Vec<Value> = serde_json::from_slice(&text)?;
         checks.extend(found.iter().filter_map(|check| self::check(scenario, check)));
     }
@@ -94,9 +113,9 @@ fn read(folder: &Path) -> io::Result<Vec<Check>> {
 }
 
 /// `server-tools-list-2026-01-02T03-04-05-678Z` → `tools-list`.
-fn scenario_of(folder: &str) -> Option<&str> {
+fn scenario_of<'a>(folder: &'a str, prefix: &str) -> Option<&'a str> {
     const TIME: usize = "-2026-01-02T03-04-05-678Z".len();
-    let name = folder.strip_prefix("server-")?;
+    let name = folder.strip_prefix(prefix)?;
     name.get(..name.len().checked_sub(TIME)?)
 }
 
@@ -109,7 +128,8 @@ fn check(scenario: &str, check: &Value) -> Option<Check> {
         "WARNING" => Status::Warned,
         _ => return None,
     };
-    Some(Check { scenario: scenario.to_owned(), id: text("id"), status, message: text("errorMessage") })
+    let message = [text("errorMessage"), text("description")].into_iter().find(|message| !message.is_empty());
+    Some(Check { scenario: scenario.to_owned(), id: text("id"), status, message: message.unwrap_or_default() })
 }
 
 #[cfg(test)]
@@ -118,10 +138,12 @@ mod tests {
 
     #[test]
     fn a_folder_names_its_scenario() {
-        assert_eq!(scenario_of("server-tools-list-2026-01-02T03-04-05-678Z"), Some("tools-list"));
-        assert_eq!(scenario_of("server-server-stateless-2026-01-02T03-04-05-678Z"), Some("server-stateless"));
-        assert_eq!(scenario_of("suite.log"), None);
-        assert_eq!(scenario_of("server-x"), None);
+        assert_eq!(scenario_of("server-tools-list-2026-01-02T03-04-05-678Z", "server-"), Some("tools-list"));
+        let doubled = "server-server-stateless-2026-01-02T03-04-05-678Z";
+        assert_eq!(scenario_of(doubled, "server-"), Some("server-stateless"));
+        assert_eq!(scenario_of("tools_call-2026-01-02T03-04-05-678Z", ""), Some("tools_call"));
+        assert_eq!(scenario_of("suite.log", ""), None);
+        assert_eq!(scenario_of("server-x", "server-"), None);
     }
 
     #[test]
@@ -131,7 +153,7 @@ mod tests {
         std::fs::create_dir_all(&one).expect("a folder");
         let text = r#"[{"id":"a","status":"SUCCESS"},{"id":"b","status":"FAILURE","errorMessage":"why"},{"id":"c","status":"INFO"}]"#;
         std::fs::write(one.join("checks.json"), text).expect("written");
-        let outcome = Outcome { checks: read(&folder).expect("read"), code: Some(0) };
+        let outcome = Outcome { checks: read(&folder, "server-").expect("read"), code: Some(0) };
         std::fs::remove_dir_all(&folder).expect("removed");
         assert_eq!((outcome.count(Status::Passed), outcome.count(Status::Failed)), (1, 1));
         assert!(!outcome.is_good(true));

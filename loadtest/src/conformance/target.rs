@@ -16,8 +16,8 @@ use super::programs::Running;
 use super::proxy::Proxy;
 use crate::client::Client;
 
-/// Where Rollcall serves the fixture alone, under its own names.
-const PATH: &str = "/servers/fixture/mcp";
+/// Where Rollcall serves its one server alone, under its own names.
+pub(super) const PATH: &str = "/servers/fixture/mcp";
 /// Longest wait until the fixture's tools are listed.
 const READY: Duration = Duration::from_secs(60);
 
@@ -47,7 +47,7 @@ fn failed(what: impl Into<String>) -> io::Error {
     io::Error::other(what.into())
 }
 
-fn authority(url: &str) -> io::Result<Authority> {
+pub(super) fn authority(url: &str) -> io::Result<Authority> {
     let url: Uri = url.parse().map_err(|_| failed(format!("no URL: {url}")))?;
     url.authority().cloned().ok_or_else(|| failed(format!("no host in {url}")))
 }
@@ -115,16 +115,22 @@ async fn start_fixture(program: &Path, folder: &Path) -> io::Result<(Running, St
 
 /// `server` is how the configuration says where the fixture is.
 async fn start_rollcall(program: &Path, server: &str, folder: &Path) -> io::Result<Started> {
+    let (running, url, token) = start_before(program, server, folder).await?;
+    let proxy = Proxy::start(authority(&url)?, &token).await?;
+    let base = format!("http://{}", proxy.address);
+    until_listed(&Client::new(&base)).await?;
+    Ok(Started { url: format!("{base}{PATH}"), _proxy: Some(proxy), programs: vec![running] })
+}
+
+/// Rollcall before one server, which it may not have reached yet; where it serves, and a token for it.
+pub(super) async fn start_before(program: &Path, server: &str, folder: &Path) -> io::Result<(Running, String, String)> {
     let config = folder.join("rollcall.yaml");
     std::fs::write(&config, configuration(server))?;
     let token = mint(program, &config).await?;
     let mut command = rollcall(program, "standalone", &config);
     command.env("RUST_LOG", "info");
     let (running, url) = Running::start(command, &folder.join("rollcall.log"), "MCP endpoint").await?;
-    let proxy = Proxy::start(authority(&url)?, &token).await?;
-    let base = format!("http://{}", proxy.address);
-    until_listed(&Client::new(&base)).await?;
-    Ok(Started { url: format!("{base}{PATH}"), _proxy: Some(proxy), programs: vec![running] })
+    Ok((running, url, token))
 }
 
 fn rollcall(program: &Path, what: &str, config: &Path) -> Command {
