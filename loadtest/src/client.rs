@@ -125,6 +125,23 @@ impl Client {
         Self { token: Some(token.into()), ..self.clone() }
     }
 
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>, String> {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(Full::new(body)).map_err(|e| e.to_string())
+    }
+
     /// One request. Fails as a text, for tests to show.
     pub async fn send(
         &self,
@@ -133,14 +150,7 @@ impl Client {
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
     ) -> Result<Answer, String> {
-        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(Full::new(body.into())).map_err(|e| e.to_string())?;
+        let request = self.request(method, path, headers, body.into())?;
         let sending = async {
             let response = self.pool.request(request).await.map_err(|e| format!("{e:?}"))?;
             let (head, body) = response.into_parts();
@@ -159,14 +169,7 @@ impl Client {
         body: &Value,
     ) -> Result<Stream, String> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(Full::new(body.into())).map_err(|e| e.to_string())?;
+        let request = self.request(method, path, headers, body.into())?;
         let sending = self.pool.request(request);
         let response = tokio::time::timeout(PATIENCE, sending).await.map_err(|_| "no answer".to_owned())?;
         let (head, body) = response.map_err(|e| format!("{e:?}"))?.into_parts();

@@ -35,15 +35,23 @@ pub(crate) struct Thread {
     session: String,
 }
 
-/// What is inside the id of an event: enough to go on with the stream behind it.
+/// A place in a call, which is what is inside the id of a question: which run of which worker, which call, after which
+/// news.
 #[derive(Serialize, Deserialize)]
-struct EventInside {
+struct Place {
     #[serde(rename = "w")]
     incarnation: u64,
     #[serde(rename = "c")]
     call: CallId,
     #[serde(rename = "q")]
     seq: u64,
+}
+
+/// What is inside the id of an event: enough to go on with the stream behind it.
+#[derive(Serialize, Deserialize)]
+struct EventInside {
+    #[serde(rename = "p")]
+    place: Place,
     /// The request's own id, for its answer.
     #[serde(rename = "r")]
     request: String,
@@ -51,17 +59,6 @@ struct EventInside {
     method: Method,
     #[serde(rename = "n")]
     visible: String,
-}
-
-/// What is inside the id of a question.
-#[derive(Serialize, Deserialize)]
-struct QuestionInside {
-    #[serde(rename = "w")]
-    incarnation: u64,
-    #[serde(rename = "c")]
-    call: CallId,
-    #[serde(rename = "q")]
-    seq: u64,
 }
 
 impl Thread {
@@ -78,9 +75,7 @@ impl Thread {
 
     pub(crate) fn event_id(&self, facts: &Facts, seq: u64) -> Option<String> {
         let inside = EventInside {
-            incarnation: facts.app.link.incarnation(),
-            call: facts.call,
-            seq,
+            place: place(facts, seq),
             request: facts.id.clone(),
             method: facts.method,
             visible: facts.visible.clone(),
@@ -89,9 +84,12 @@ impl Thread {
     }
 
     pub(crate) fn question_id(&self, facts: &Facts, seq: u64) -> Option<String> {
-        let incarnation = facts.app.link.incarnation();
-        self.seal(facts, Purpose::Question, &QuestionInside { incarnation, call: facts.call, seq })
+        self.seal(facts, Purpose::Question, &place(facts, seq))
     }
+}
+
+fn place(facts: &Facts, seq: u64) -> Place {
+    Place { incarnation: facts.app.link.incarnation(), call: facts.call, seq }
 }
 
 /// A client answers a question of ours.
@@ -107,7 +105,7 @@ pub(super) async fn answer(
     let scope = [session.number()];
     let owner = Owner { principal, scope: &scope };
     let content = app.seals.open(Purpose::Question, owner, &handle).ok_or_else(unknown)?;
-    let inside: QuestionInside = serde_json::from_slice(&content).map_err(|_| unknown())?;
+    let inside: Place = serde_json::from_slice(&content).map_err(|_| unknown())?;
     if inside.incarnation != app.link.incarnation() {
         return Err(unknown());
     }
@@ -145,11 +143,11 @@ pub(super) async fn resume(
         Method::CallTool | Method::GetTask | Method::UpdateTask | Method::CancelTask => &[EntryKind::Tool],
     };
     let permit = kinds.iter().find_map(|kind| sight.permit(*kind, &inside.visible));
-    let permit = permit.filter(|_| inside.incarnation == app.link.incarnation()).ok_or_else(unknown)?;
+    let permit = permit.filter(|_| inside.place.incarnation == app.link.incarnation()).ok_or_else(unknown)?;
     let mut caller = Caller { era: Some(Era::Legacy), converses: true, ..Caller::default() };
     session.speaks_for(&mut caller);
-    let op = Op::Replay { call: inside.call, after: inside.seq };
-    let head = head(principal, op, inside.call, limits::PARKED_FOR, TraceContext::fresh(), caller);
+    let op = Op::Replay { call: inside.place.call, after: inside.place.seq };
+    let head = head(principal, op, inside.place.call, limits::PARKED_FOR, TraceContext::fresh(), caller);
     let (interim, news) = Interim::channel();
     let end = app.link.send(Envelope { head, params: Params::default() }, interim);
     record.name = Some(inside.visible.clone());
@@ -159,7 +157,7 @@ pub(super) async fn resume(
         era: Era::Legacy,
         id: inside.request,
         method: inside.method,
-        call: inside.call,
+        call: inside.place.call,
         server: permit.server().map(|server| server.id.clone()),
         alias: permit.alias().map(ToString::to_string).unwrap_or_default(),
         visible: inside.visible,
@@ -168,6 +166,7 @@ pub(super) async fn resume(
     };
     let thread = Some(Thread::new(session.number()));
     let recording = Recording::new(app.clone(), record);
-    let state = Running { end: end.boxed(), news, facts, thread, last: inside.seq, recording, _held: Box::new(stands) };
+    let state =
+        Running { end: end.boxed(), news, facts, thread, last: inside.place.seq, recording, _held: Box::new(stands) };
     Ok(stream_of(state, None, None))
 }

@@ -116,30 +116,6 @@ async fn one_trace_goes_from_the_caller_to_the_upstream() {
 }
 
 #[tokio::test]
-async fn a_client_that_uses_one_id_for_everything_gets_the_right_answers() {
-    over_both(async |link| {
-        let upstream = Upstream::start(Speaks::Legacy, &["t"]).await.expect("an upstream");
-        upstream.answers(|params| {
-            let n = params["arguments"]["n"].as_u64().unwrap_or(0);
-            let result = json!({"content": [{"type": "text", "text": n.to_string()}]}).to_string();
-            Reply::After(Duration::from_millis(5 * (40 - n)), Box::new(Reply::Result(result)))
-        });
-        let tenants = format!("{{acme: {{servers: [{{id: s, url: \"{}\"}}], default_policy: {{}}}}}}", upstream.url());
-        let system = setup(&tenants).link(link).start().await;
-        let agent = system.agent("acme", "s");
-        let calls = (0..40u64).map(|n| {
-            let agent = agent.clone();
-            async move { (n, agent.text("s__t", json!({"n": n})).await) }
-        });
-        for (n, text) in futures_util::future::join_all(calls).await {
-            assert_eq!(text, n.to_string());
-        }
-        system.stop().await;
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn progress_is_streamed_under_the_callers_own_token() {
     over_both(async |link| {
         let upstream = Upstream::start(Speaks::Modern, &["t"]).await.expect("an upstream");
