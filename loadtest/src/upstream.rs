@@ -221,6 +221,11 @@ impl Upstream {
         self.changed.send(format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{{params}}}}}"#)).ok();
     }
 
+    /// Ends every standing stream.
+    pub fn ends_streams(&self) {
+        self.changed.send(String::new()).ok();
+    }
+
     /// The params of what arrived for a method, in order.
     pub fn asked_for(&self, method: &str) -> Vec<Value> {
         let all = self.seen().into_iter().map(|seen| seen.json());

@@ -8,7 +8,7 @@ use rollcall_shared::clock::unix_s;
 use rollcall_shared::document::{Node, Problems};
 use rollcall_shared::ids::{IssuerId, SessionId, TenantId};
 use rollcall_shared::limits;
-use rollcall_shared::model::{Policy, SessionPolicy};
+use rollcall_shared::model::{EntryKind, Policy, SessionPolicy};
 use rollcall_shared::store::{self, Expect, Key, Kind, Write};
 use serde_json::json;
 
@@ -119,13 +119,17 @@ async fn sight(
 
 pub(super) async fn view(app: &Arc<App>, ask: &Ask, tenant: &TenantId, session: &str) -> Answer {
     let (sight, source) = sight(app, ask, tenant, session).await?;
-    let tools: Vec<&str> =
-        sight.view.tools().filter_map(|p| sight.registry.definition(p)).map(|d| &*d.visible).collect();
+    let all = |kind| -> Vec<&str> {
+        sight.view.all(kind).filter_map(|p| sight.registry.definition(p)).map(|d| &*d.visible).collect()
+    };
     let body = json!({
         "view": sight.view.tag(),
         "policy": source,
         "count": sight.view.count,
-        "tools": tools,
+        "tools": all(EntryKind::Tool),
+        "prompts": all(EntryKind::Prompt),
+        "resources": all(EntryKind::Resource),
+        "resource_templates": all(EntryKind::Template),
         "bridge_tools": sight.view.bridge_tools().collect::<Vec<_>>(),
         "shadowed": sight.registry.shadowed.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(),
         "unavailable": sight.registry.missing.iter().map(|m| m.alias.as_str()).collect::<Vec<_>>(),

@@ -114,7 +114,9 @@ impl Feed {
         sight: Arc<Sight>,
         wanted: Wanted,
     ) -> Self {
-        let changes = app.live.tenants().changes();
+        let mut changes = app.live.tenants().changes();
+        // What changed since the sight was taken is found by the first look.
+        changes.mark_changed();
         let digests = wanted.lists.iter().map(|kind| (*kind, of_list(&sight, *kind))).collect();
         let servers = wanted.servers;
         let mut feed = Self {

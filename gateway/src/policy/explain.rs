@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rollcall_shared::model::{Denial, Entry, Policy};
+use rollcall_shared::model::{Denial, Entry, EntryKind, Policy};
 use serde_json::{Value, json};
 
 use super::compile::compile;
@@ -11,7 +11,8 @@ use crate::view::Sight;
 
 /// `{name, verdict, server, allowed_by, denied_by, revoked_by, missing_scopes, …}`.
 pub fn explain(sight: &Sight, name: &str, scopes: &BTreeSet<String>) -> Value {
-    let Some(place) = sight.view.roster.find(name) else {
+    let found = EntryKind::ALL.into_iter().find_map(|kind| Some((kind, sight.view.roster.find_of(kind, name)?)));
+    let Some((kind, place)) = found else {
         let successor = sight.registry.successor(name).and_then(|p| sight.registry.definition(p));
         let missing = sight.registry.missing.iter().find(|m| name.starts_with(&format!("{}__", m.alias)));
         return json!({
@@ -37,6 +38,7 @@ pub fn explain(sight: &Sight, name: &str, scopes: &BTreeSet<String>) -> Value {
     let read_only = sight.policy.read_only && !alone(Policy { read_only: true, ..Policy::default() });
     json!({
         "name": name,
+        "kind": kind.label(),
         "verdict": if sight.view.allows(place) { "allowed" } else { "not_allowed" },
         "server": sight.registry.server(place).map(|s| s.id.as_str()),
         "real_name": sight.registry.definition(place).map(|d| &*d.real),

@@ -160,6 +160,16 @@ async fn what_a_policy_denies_is_neither_listed_nor_read_nor_completed() {
         assert_eq!(upstream.asked_for(method).len(), 0, "none of it reached the server: {method}");
     }
 
+    // The admin sees the same, and why.
+    let view = system.admin(Method::GET, "tenants/acme/sessions/s/view", Value::Null).await.json();
+    assert_eq!(view["resources"], json!(["rollcall://lib/file%3A%2F%2F%2Fa"]), "{view}");
+    assert_eq!((&view["prompts"], view["resource_templates"].as_array().map(Vec::len)), (&json!([]), Some(1)));
+    let secret = "rollcall%3A%2F%2Flib%2Ffile%253A%252F%252F%252Fsecret";
+    let why = system.admin(Method::GET, &format!("tenants/acme/explain?session=s&name={secret}"), Value::Null).await;
+    let why = why.json();
+    let expected = (&json!("resource"), &json!("not_allowed"), &json!(["resource:rollcall://lib/*secret*"]));
+    assert_eq!((&why["kind"], &why["verdict"], &why["denied_by"]), expected, "{why}");
+
     // An allow list of tools allows nothing else.
     system.put("tenants/acme/sessions/tools/policy", json!({"allow": ["lib__*"]})).await;
     let tools_alone = system.agent("acme", "tools");

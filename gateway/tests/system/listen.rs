@@ -161,6 +161,37 @@ async fn updates_reach_who_subscribed_in_any_era_and_nobody_else() {
 }
 
 #[tokio::test]
+async fn what_changed_while_nobody_listened_is_found_when_the_stream_is_back() {
+    for speaks in [Speaks::Modern, Speaks::Legacy] {
+        let upstream = server(speaks).await;
+        let system = setup(&tenants(&upstream)).start().await;
+        let agent = system.agent("acme", "s");
+        assert_eq!(agent.names().await, ["get_api_spec", "s__t"]);
+        until("the server is listened to", async || upstream.listeners() > 0).await;
+        let filter = json!({"notifications": {"toolsListChanged": true, "resourceSubscriptions": ["rollcall://s/file%3A%2F%2F%2Fa"]}});
+        let asked = agent.client.modern_stream("/mcp", json!(1), "subscriptions/listen", filter).await;
+        let mut stream = asked.expect("a stream");
+        assert!(stream.next().await.is_some(), "an acknowledgement");
+        let subscribed = async || match speaks {
+            Speaks::Modern => upstream.listeners() == 2,
+            Speaks::Legacy => upstream.asked_for("resources/subscribe").len() == 1,
+        };
+        until("it is subscribed upstream", subscribed).await;
+        upstream.set_tools_silently(vec![tool("t"), tool("u")]);
+        upstream.ends_streams();
+        let mut methods = std::collections::BTreeSet::new();
+        let wanted = if speaks == Speaks::Modern { 2 } else { 1 };
+        while methods.len() < wanted {
+            let told = stream.next().await.expect("a notification");
+            methods.insert(told["method"].as_str().expect("a method").to_owned());
+        }
+        assert!(methods.contains("notifications/tools/list_changed"), "{methods:?}");
+        assert_eq!(agent.names().await, ["get_api_spec", "s__t", "s__u"]);
+        system.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn a_task_is_its_owners_alone() {
     let upstream = Upstream::start(Speaks::Modern, &["t", "u"]).await.expect("an upstream");
     upstream.is(r#""extensions":{"io.modelcontextprotocol/tasks":{}}"#, "");

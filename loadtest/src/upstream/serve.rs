@@ -345,7 +345,7 @@ fn listen(mut changed: broadcast::Receiver<String>, id: Option<&Value>) -> Respo
                 told = changed.recv() => told,
                 () = sender.closed() => return,
             };
-            let Ok(told) = told else { return };
+            let Some(told) = told.ok().filter(|told| !told.is_empty()) else { return };
             let told = match &meta {
                 Some(meta) => told.replacen(r#""params":{"#, &format!(r#""params":{{{meta},"#), 1).replace(",}", "}"),
                 None => told,

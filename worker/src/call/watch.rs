@@ -103,9 +103,7 @@ impl Topic {
             }
         }
     }
-}
 
-impl Topic {
     /// The same, with time for the follower to end by itself.
     async fn is_abandoned_for_good(&self) {
         loop {
@@ -255,7 +253,8 @@ struct OnStream {
 
 /// Whether an update is of the resource that is listened to, or of a part of it: that is told as one of the whole.
 fn is_of(uri: &str, updated: &str) -> bool {
-    updated.starts_with(uri)
+    let part = |rest: &str| rest.is_empty() || uri.ends_with('/') || rest.starts_with(['/', '?', '#']);
+    updated.strip_prefix(uri).is_some_and(part)
 }
 
 impl Hear for OnStream {
@@ -321,5 +320,24 @@ async fn legacy(connection: &Connection, what: &What, topic: &Topic) -> bool {
                 Err(RecvError::Closed) => return true,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_update_of_a_part_is_one_of_the_whole_and_of_nothing_else() {
+        for (updated, is) in [
+            ("file:///a", true),
+            ("file:///a/b", true),
+            ("file:///a?x", true),
+            ("file:///ab", false),
+            ("file:///", false),
+        ] {
+            assert_eq!(is_of("file:///a", updated), is, "{updated}");
+        }
+        assert!(is_of("file:///a/", "file:///a/b"));
     }
 }

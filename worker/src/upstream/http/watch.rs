@@ -61,7 +61,7 @@ pub(super) async fn watch(inner: Arc<Inner>, settled: oneshot::Sender<()>) {
             }
             if std::mem::replace(&mut listened, true) {
                 // Nobody knows what changed while nobody listened.
-                hear.hear("notifications/tools/list_changed", None);
+                inner.bulletin.is_news("notifications/tools/list_changed", None);
             }
             let began = tokio::time::Instant::now();
             let reading = inner.read_stream(&id, response.into_body(), &hear);
