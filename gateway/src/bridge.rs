@@ -58,7 +58,7 @@ async fn steps(
     }
     let text = arguments.as_deref().and_then(|arguments| std::str::from_utf8(arguments).ok());
     let mirrored = permit.definition().headers.iter();
-    let headers = mirrored.filter_map(|header| Some((header.name.clone(), header.value(text)?))).collect();
+    let headers = mirrored.filter_map(|header| Some((header.name.clone(), header.value(text)?.text))).collect();
     let request = call::Request { method: Method::CallTool, name: Some(real), params, headers, resumes: None };
     let forwarded = forward(app, &principal, permit, request, caller, record)?;
     drop(forwarded.news);

@@ -10,7 +10,7 @@ use http::header::ACCEPT;
 use rollcall_shared::mcp::era::{Era, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_VERSION, MODERN, is_served};
 use rollcall_shared::mcp::headers::{self, decode as decode_value};
 use rollcall_shared::mcp::jsonrpc::{self, Malformed, Message, Outcome};
-use rollcall_shared::mcp::param_headers::ParamHeader;
+use rollcall_shared::mcp::param_headers::{Mirrored, ParamHeader};
 use rollcall_shared::mcp::raw;
 use rollcall_shared::wire::{Caller, TraceContext};
 use serde_json::value::RawValue;
@@ -288,7 +288,7 @@ fn check_modern(decoded: &Decoded<'_>, headers: &HeaderMap) -> Result<(), Refusa
 }
 
 /// The header that mirrors an argument of a tool must say what the body says, or be absent where the body has none.
-pub(crate) fn check_param(headers: &HeaderMap, header: &ParamHeader, value: Option<&str>) -> Result<(), Refusal> {
+pub(crate) fn check_param(headers: &HeaderMap, header: &ParamHeader, value: Option<&Mirrored>) -> Result<(), Refusal> {
     let name = format!("{}{}", headers::PARAM_PREFIX, header.name);
     let mut given = headers.get_all(&name).iter();
     let mismatch = |what: &str| Refusal::HeaderMismatch(format!("Mcp-Param-{} {what}", header.name));
@@ -298,7 +298,7 @@ pub(crate) fn check_param(headers: &HeaderMap, header: &ParamHeader, value: Opti
         (None, Some(_)) => Err(mismatch("is missing")),
         (Some(_), None) => Err(mismatch("is there without its argument")),
         (Some(given), Some(value)) => match decode_value(given.as_bytes()) {
-            Some(text) if ParamHeader::agrees(&text, value) => Ok(()),
+            Some(text) if value.agrees(&text) => Ok(()),
             Some(_) => Err(mismatch("is not what the body says")),
             None => Err(mismatch("cannot be decoded")),
         },

@@ -65,9 +65,9 @@ fn mirrored(ask: &Ask<'_>, permit: Permit<'_>, arguments: Option<&[u8]>) -> Resu
     for header in declared {
         let value = header.value(arguments);
         if ask.message.era == Era::Modern {
-            check_param(ask.headers, header, value.as_deref())?;
+            check_param(ask.headers, header, value.as_ref())?;
         }
-        out.extend(value.map(|value| (header.name.clone(), value)));
+        out.extend(value.map(|value| (header.name.clone(), value.text)));
     }
     Ok(out)
 }

@@ -99,35 +99,37 @@ fn is_tchar(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
+/// The value of an annotated parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mirrored {
+    /// As it stands in a header before it is encoded.
+    pub text: String,
+    is_number: bool,
+}
+
 impl ParamHeader {
-    /// The value in the arguments as a text; none where it is absent or null.
-    pub fn value(&self, arguments: Option<&str>) -> Option<String> {
+    /// The value in the arguments; none where it is absent or null.
+    pub fn value(&self, arguments: Option<&str>) -> Option<Mirrored> {
         let mut at: &str = arguments?;
         for name in &self.path {
             let members = raw::members(at).ok()?;
             at = members.into_iter().find(|(key, _)| key == name).map(|(_, value)| RawValue::get(value))?;
         }
         match at.bytes().next()? {
-            b'"' => raw::string_of(at),
+            b'"' => raw::string_of(at).map(|text| Mirrored { text, is_number: false }),
             b'n' | b'{' | b'[' => None,
-            _ => Some(at.to_owned()),
-        }
-    }
-
-    /// Whether a header's decoded value says what the arguments say. Numbers are compared as such.
-    pub fn agrees(header: &str, value: &str) -> bool {
-        if header == value {
-            return true;
-        }
-        match (header.trim().parse::<f64>(), value.parse::<f64>()) {
-            (Ok(a), Ok(b)) => a.is_finite() && a.total_cmp(&b).is_eq() && value.bytes().all(is_of_number),
-            _ => false,
+            first => Some(Mirrored { text: at.to_owned(), is_number: first == b'-' || first.is_ascii_digit() }),
         }
     }
 }
 
-fn is_of_number(byte: u8) -> bool {
-    byte.is_ascii_digit() || matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E')
+impl Mirrored {
+    /// Whether a header's decoded value says the same. Numbers are compared as such, texts as texts.
+    pub fn agrees(&self, header: &str) -> bool {
+        let numbers = || Some((header.trim().parse::<f64>().ok()?, self.text.parse::<f64>().ok()?));
+        let equal = |(a, b): (f64, f64)| a.is_finite() && a.total_cmp(&b).is_eq();
+        header == self.text || self.is_number && numbers().is_some_and(equal)
+    }
 }
 
 #[cfg(test)]
@@ -143,7 +145,8 @@ mod tests {
         found.sort_by(|a, b| a.name.cmp(&b.name));
         let [count, region] = found.as_slice() else { panic!("{found:?}") };
         let arguments = Some(r#"{"a":"\u00fc","o":{"n":42}}"#);
-        assert_eq!((region.value(arguments).as_deref(), count.value(arguments).as_deref()), (Some("ü"), Some("42")));
+        let text = |header: &ParamHeader| header.value(arguments).map(|value| value.text);
+        assert_eq!((text(region).as_deref(), text(count).as_deref()), (Some("ü"), Some("42")));
         assert_eq!((region.value(Some(r#"{"a":null}"#)), count.value(None)), (None, None));
     }
 
@@ -159,6 +162,9 @@ mod tests {
         case(r#""a":{"type":"string","x-mcp-header":7}"#, "no header name");
         case(r#""a":{"type":"number","x-mcp-header":"A"}"#, "is no string");
         case(r#""a":{"x-mcp-header":"A"}"#, "is no string");
+        case(r#""a":{"type":[],"x-mcp-header":"A"}"#, "is no string");
+        case(r#""a":{"type":["null"],"x-mcp-header":"A"}"#, "is no string");
+        case(r#""a":{"type":["string","object"],"x-mcp-header":"A"}"#, "is no string");
         case(r#""a":{"type":"array","items":{"type":"string","x-mcp-header":"A"}}"#, "not reached");
         case(r#""a":{"anyOf":[{"type":"string","x-mcp-header":"A"}]}"#, "not reached");
         let twice = r#""a":{"type":"string","x-mcp-header":"A"},"b":{"type":"string","x-mcp-header":"a"}"#;
@@ -166,14 +172,28 @@ mod tests {
         assert!(declared(r#"{"type":"object","x-mcp-header":"A"}"#).is_err());
         let data = r#"{"properties":{"a":{"type":"object","default":{"x-mcp-header":""}}}}"#;
         assert_eq!(declared(data), Ok(Vec::new()));
+        let named = r#"{"$defs":{"x-mcp-header":{"type":"string"}},"patternProperties":{"x-mcp-header":{}}}"#;
+        assert_eq!(declared(named), Ok(Vec::new()), "names, not keywords");
     }
 
     #[test]
     fn numbers_agree_as_numbers_and_texts_as_texts() {
-        for (header, value, agree) in
-            [("42", "42", true), ("42.0", "42", true), ("43", "42", false), ("a", "a", true), ("A", "a", false)]
-        {
-            assert_eq!(ParamHeader::agrees(header, value), agree, "{header} {value}");
+        let own = ParamHeader { name: "X".to_owned(), path: vec!["x".to_owned()] };
+        for (header, value, agree) in [
+            ("42", "42", true),
+            ("42.0", "42", true),
+            ("-7", "-7.0", true),
+            ("43", "42", false),
+            ("1e999", "2e999", false),
+            ("a", r#""a""#, true),
+            ("A", r#""a""#, false),
+            ("42", r#""42""#, true),
+            ("42.0", r#""42""#, false),
+            ("true", "true", true),
+            ("1", "true", false),
+        ] {
+            let mirrored = own.value(Some(&format!(r#"{{"x":{value}}}"#))).expect("a value");
+            assert_eq!(mirrored.agrees(header), agree, "{header} {value}");
         }
     }
 }

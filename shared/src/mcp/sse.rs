@@ -190,6 +190,10 @@ mod tests {
         assert_eq!((reader.next_event().as_deref(), reader.resume().0), (Some(&b"{}"[..]), Some("7-1")));
         reader.push(b"id: 7-2\ndata: {\"cut\":").expect("small");
         assert_eq!(reader.resume().0, Some("7-1"), "an event that did not come whole is missed");
+        for unfit in ["7-3\0", &"7".repeat(ID_BYTES + 1)] {
+            reader.push(format!("}}\n\nid: {unfit}\ndata: {{}}\n\n").as_bytes()).expect("small");
+            assert_eq!(reader.resume().0, Some("7-2"), "an id that cannot be sent back is none");
+        }
     }
 
     #[test]
