@@ -185,20 +185,22 @@ async fn build(route: Route, clients: &[Client], servers: &[Server]) -> Result<P
     let target = folder.parent().ok_or("the program has no target folder")?;
     let mut wanted = Vec::new();
     if route == Route::Rollcall {
-        wanted.push(["-p", "rollcall-gateway", "--bin", "rollcall"]);
+        wanted.extend(["--bin", "rollcall"]);
     }
     if clients.contains(&Client::Rmcp) {
-        wanted.push(["-p", "rollcall-loadtest", "--example", "matrix_client"]);
+        wanted.extend(["--example", "matrix_client"]);
     }
     if servers.contains(&Server::Fixture) {
-        wanted.push(["-p", "rollcall-loadtest", "--example", "fixture"]);
+        wanted.extend(["--example", "fixture"]);
     }
-    for words in wanted {
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command.args(["build", "--profile", profile, "--target-dir"]).arg(target).args(words);
-        command.current_dir(env!("CARGO_MANIFEST_DIR"));
-        complete(command).await?;
+    if wanted.is_empty() {
+        return Ok(folder);
     }
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // Of the whole workspace: with other features, what `cargo test` has built would be built again.
+    command.args(["build", "--workspace", "--profile", profile, "--target-dir"]).arg(target).args(wanted);
+    command.current_dir(env!("CARGO_MANIFEST_DIR"));
+    complete(command).await?;
     Ok(folder)
 }
 
