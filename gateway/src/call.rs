@@ -47,17 +47,18 @@ pub(crate) async fn serve(app: &Arc<App>, endpoint: &Endpoint, request: Request<
 
 /// Serves a GET or a DELETE of an MCP endpoint: the legacy eras have streams and sessions of their own.
 pub(crate) async fn serve_legacy(app: &Arc<App>, endpoint: &Endpoint, request: Request<Incoming>) -> Response<Body> {
+    let mut recording = settle::Recording::new(app.clone(), Record::open("mcp"));
+    recording.record().is_by(request.method());
     let answer = match *request.method() {
-        http::Method::GET => mcp::listen::get(app, endpoint, &request).await,
-        _ => mcp::session::delete(app, endpoint, &request).await,
+        http::Method::GET => mcp::listen::get(app, endpoint, &request, recording.record()).await,
+        _ => mcp::session::delete(app, endpoint, &request, recording.record()).await,
     };
-    answer.unwrap_or_else(|refusal| {
-        let mut recording = settle::Recording::new(app.clone(), Record::open("mcp"));
+    let mut answer = answer.unwrap_or_else(|refusal| {
         let refused = decode::Misread { era: rollcall_shared::mcp::era::Era::Legacy, ..refusal.into() };
-        let mut answer = settle::refuse(app, endpoint, recording.record(), refused);
-        settle::settle(recording, &mut answer);
-        answer
-    })
+        settle::refuse(app, endpoint, recording.record(), refused)
+    });
+    settle::settle(recording, &mut answer);
+    answer
 }
 
 async fn steps(

@@ -171,6 +171,8 @@ pub const REPLAYED_FOR: Duration = Duration::from_secs(60);
 pub const REPLAYED_BYTES: u64 = 64 << 20;
 /// Messages of one batch (2025-03-26).
 pub const BATCH: usize = 64;
+/// How long more questions are waited for after the first, before a modern caller is asked them together.
+pub const ONE_BREATH: Duration = Duration::from_millis(1);
 /// How long a call waits for messages of its server that come on another stream, once one came there.
 pub const STRAGGLERS: Duration = Duration::from_millis(20);
 /// How long the first call of a session of its own waits for the server's standing stream. It opens within a round trip;

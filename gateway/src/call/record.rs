@@ -68,6 +68,11 @@ impl Record {
         }
     }
 
+    /// For requests of the legacy eras that carry no message.
+    pub(crate) fn is_by(&mut self, method: &http::Method) {
+        method.as_str().clone_into(&mut self.method);
+    }
+
     /// For surfaces whose address is the method.
     pub(crate) fn is_call(&mut self, name: &str) {
         "tools/call".clone_into(&mut self.method);
@@ -76,7 +81,9 @@ impl Record {
 
     /// What is no known method is no label of its own.
     pub(super) fn method_label(&self) -> &'static str {
-        const KNOWN: [&str; 20] = [
+        const KNOWN: [&str; 22] = [
+            "GET",
+            "DELETE",
             "tools/call",
             "tools/list",
             "prompts/get",

@@ -134,11 +134,13 @@ pub(crate) async fn get(
     app: &Arc<App>,
     endpoint: &Endpoint,
     request: &Request<Incoming>,
+    record: &mut Record,
 ) -> Result<Response<Body>, Refusal> {
     // Standing streams have a bound of their own.
     drop(admit::admit(app, request)?);
     let heads = request.headers();
     let principal = authenticate::authenticate(app, endpoint, heads).await?;
+    record.is_of(&principal);
     let modern = heads.get(headers::PROTOCOL_VERSION).is_some_and(|version| version == MODERN);
     let session = if modern { None } else { session::find(app, &principal, endpoint, heads).await? };
     // Without a session there is nobody to tell.
@@ -146,8 +148,6 @@ pub(crate) async fn get(
     if !takes_stream(heads) {
         return Err(Refusal::NotAcceptable);
     }
-    let mut record = Record::open("mcp");
-    record.is_of(&principal);
     if heads.contains_key(headers::LAST_EVENT_ID) {
         let stands = app.standing.take(&principal.tenant)?;
         return resume::resume(app, &principal, &session, heads, stands, record).await;

@@ -127,7 +127,7 @@ pub(super) async fn resume(
     session: &Session,
     headers: &HeaderMap,
     stands: impl std::any::Any + Send,
-    mut record: Record,
+    record: &mut Record,
 ) -> Result<Response<Body>, Refusal> {
     let unknown = || Refusal::InvalidRequest("this Last-Event-ID names no stream that can be taken up".to_owned());
     let last = headers.get(rollcall_shared::mcp::headers::LAST_EVENT_ID).and_then(|v| v.to_str().ok());
@@ -165,7 +165,7 @@ pub(super) async fn resume(
         task: None,
     };
     let thread = Some(Thread::new(session.number()));
-    let recording = Recording::new(app.clone(), record);
+    let recording = Recording::new(app.clone(), record.hand_on());
     let state =
         Running { end: end.boxed(), news, facts, thread, last: inside.place.seq, recording, _held: Box::new(stands) };
     Ok(stream_of(state, None, None))

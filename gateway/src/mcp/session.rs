@@ -21,7 +21,7 @@ use serde_json::value::RawValue;
 use super::{Ask, target};
 use crate::app::App;
 use crate::body::Body;
-use crate::call::{admit, authenticate};
+use crate::call::{Record, admit, authenticate};
 use crate::handle::{Owner, Purpose};
 use crate::http::Endpoint;
 use crate::identity::Principal;
@@ -179,9 +179,11 @@ pub(crate) async fn delete(
     app: &Arc<App>,
     endpoint: &Endpoint,
     request: &Request<Incoming>,
+    record: &mut Record,
 ) -> Result<Response<Body>, Refusal> {
     let _admitted = admit::admit(app, request)?;
     let principal = authenticate::authenticate(app, endpoint, request.headers()).await?;
+    record.is_of(&principal);
     let session = find(app, &principal, endpoint, request.headers()).await?;
     let session = session.ok_or(Refusal::Method("POST"))?;
     remember(app, &principal, session.number(), |remembered| {

@@ -44,6 +44,9 @@ async fn a_session_is_its_owners_alone_and_ends_for_good() {
     assert!(session.end().await.expect("an answer").status.is_success());
     assert_eq!(session.request("tools/list", json!({})).await.expect("an answer").status, 404);
     assert_eq!(session.end().await.expect("an answer").status, 404);
+    let metrics = system.metrics().await;
+    let counted: Vec<&str> = metrics.lines().filter(|line| line.contains(r#"method="DELETE""#)).collect();
+    assert_eq!(counted.len(), 2, "the end and its refusal are on record: {counted:?}");
     system.stop().await;
 }
 

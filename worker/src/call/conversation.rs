@@ -347,7 +347,7 @@ impl Conversation {
     pub(super) async fn until_asked(&self) {
         self.until(|open| open > 0).await;
         // A server that needs several things asks for them in one breath.
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        tokio::time::sleep(limits::ONE_BREATH).await;
     }
 
     pub(super) async fn until(&self, wanted: impl Fn(usize) -> bool) {
