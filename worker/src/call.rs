@@ -6,8 +6,10 @@
 //! basic/transports); what a modern one asked is cancelled by that.
 
 mod accept;
+mod asking;
 mod conversation;
 mod conversations;
+mod declared;
 mod deliver;
 mod finish;
 mod leg;

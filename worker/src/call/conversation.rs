@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use dashmap::DashMap;
 use rollcall_shared::ids::TenantId;
 use rollcall_shared::limits;
 use rollcall_shared::mcp::era::Era;
@@ -20,6 +19,8 @@ use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::asking::Asking;
+use super::declared::{Declared, mode_of};
 use crate::upstream::message::{self, Ear};
 use crate::upstream::{Hear, Question, ReplyTo};
 
@@ -45,46 +46,6 @@ pub(crate) struct Conversation {
     pub(crate) cancelled: CancellationToken,
     asking: Arc<Asking>,
     metrics: Arc<Metrics>,
-}
-
-/// Legacy calls that wait for their callers, by tenant and by session: each holds a place on its server's connection, of
-/// which others must find some free. What modern callers are waited for is parked, and counted there.
-#[derive(Default)]
-pub(crate) struct Asking(DashMap<String, usize>);
-
-impl Asking {
-    fn begins(&self, conversation: &Conversation) -> bool {
-        if !conversation.is_legacy() {
-            return true;
-        }
-        let [tenant, session] = conversation.who();
-        let taken = self.take(tenant, limits::PARKED_PER_TENANT);
-        if taken && !self.take(session, limits::PARKED_PER_SESSION) {
-            self.give_back(tenant);
-            return false;
-        }
-        taken
-    }
-
-    fn ends(&self, conversation: &Conversation) {
-        if conversation.is_legacy() {
-            conversation.who().into_iter().for_each(|who| self.give_back(who));
-        }
-    }
-
-    fn take(&self, who: &str, most: usize) -> bool {
-        let mut count = self.0.entry(who.to_owned()).or_default();
-        let free = *count < most;
-        *count += usize::from(free);
-        free
-    }
-
-    fn give_back(&self, who: &str) {
-        if let Some(mut count) = self.0.get_mut(who) {
-            *count = count.saturating_sub(1);
-        }
-        self.0.remove_if(who, |_, count| *count == 0);
-    }
 }
 
 impl Drop for Conversation {
@@ -120,51 +81,6 @@ enum Asker {
     Upstream { id: Box<RawValue>, reply: ReplyTo },
     /// A round of ours with a modern server.
     Round(oneshot::Sender<Outcome>),
-}
-
-/// What a caller said that it can be asked for.
-#[derive(Clone, Copy, Default)]
-struct Declared {
-    form: bool,
-    url: bool,
-    sampling: bool,
-    roots: bool,
-}
-
-impl Declared {
-    fn read(capabilities: Option<&RawValue>) -> Self {
-        let members = capabilities.and_then(|c| raw::members(c.get()).ok()).unwrap_or_default();
-        let has = |asked: Asked| {
-            members.iter().find(|(key, v)| key == asked.capability() && v.get() != "null").map(|(_, value)| *value)
-        };
-        let modes = has(Asked::Elicitation).and_then(|e| raw::members(e.get()).ok());
-        let mode = |name: &str| modes.as_ref().is_some_and(|m| m.iter().any(|(key, _)| key == name));
-        Self {
-            // An empty object stands for forms (specification 2026-07-28, client/elicitation).
-            form: mode("form") || modes.as_ref().is_some_and(|_| !mode("url")),
-            url: mode("url"),
-            sampling: has(Asked::Sampling).is_some(),
-            roots: has(Asked::Roots).is_some(),
-        }
-    }
-
-    fn allows(self, asked: Asked, params: &str) -> bool {
-        match asked {
-            Asked::Sampling => self.sampling,
-            Asked::Roots => self.roots,
-            Asked::Elicitation => match mode_of(params).as_deref() {
-                None | Some("form") => self.form,
-                Some("url") => self.url,
-                Some(_) => false,
-            },
-        }
-    }
-}
-
-/// `mode` of an elicitation.
-pub(super) fn mode_of(params: &str) -> Option<String> {
-    let members = raw::members(params).ok()?;
-    members.iter().find(|(key, _)| key == "mode").and_then(|(_, value)| raw::string(value))
 }
 
 impl Conversation {
@@ -208,7 +124,7 @@ impl Conversation {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn who(&self) -> [&str; 2] {
+    pub(super) fn who(&self) -> [&str; 2] {
         [self.tenant.as_str(), &self.session]
     }
 

@@ -10,7 +10,8 @@ use rollcall_shared::limits;
 use rollcall_shared::wire::{CallId, Final};
 use tokio::time::Instant;
 
-use super::conversation::{Asking, Conversation};
+use super::asking::Asking;
+use super::conversation::Conversation;
 use super::leg::Leg;
 use crate::worker::Shared;
 

@@ -7,7 +7,8 @@ use rollcall_shared::mcp::jsonrpc::{ErrorObject, code};
 use rollcall_shared::mcp::raw;
 use rollcall_shared::wire::{Asked, Failure, Final, Member, Params, Reason};
 
-use super::conversation::{Conversation, mode_of};
+use super::conversation::Conversation;
+use super::declared::mode_of;
 
 /// What a server needs before it can answer.
 pub(super) struct Input {
