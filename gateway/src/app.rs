@@ -7,6 +7,8 @@ use std::sync::Arc;
 use rollcall_shared::config::{Admin, Config, FileTenant, Store};
 use rollcall_shared::ids::TenantId;
 use rollcall_shared::limits;
+use rollcall_shared::ops::Ops;
+use rollcall_shared::store::redis::{RedisSettings, RedisStore};
 use rollcall_shared::store::{Documents, FileStore, MemoryStore, StoreError};
 use rollcall_shared::task::Tasks;
 use rollcall_shared::telemetry::Metrics;
@@ -22,7 +24,6 @@ use crate::http;
 use crate::identity::Issuers;
 use crate::live::Live;
 use crate::mcp::listen::Standing;
-use crate::ops;
 use crate::registry::enrol::{EnrolError, enrol};
 use crate::surface::list::Lists;
 use crate::surface::spec::SpecCache;
@@ -57,13 +58,15 @@ pub enum StartError {
     Certificates(std::io::Error),
     #[error("metrics: {0}")]
     Metrics(String),
+    #[error("{0}")]
+    Configuration(String),
 }
 
 /// The sockets of a node, bound before anything else is done.
 pub struct Sockets {
     agents: TcpListener,
     admin: Option<TcpListener>,
-    ops: Option<TcpListener>,
+    ops: Option<(SocketAddr, Ops)>,
 }
 
 async fn bind(what: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
@@ -71,14 +74,19 @@ async fn bind(what: &'static str, address: SocketAddr) -> Result<TcpListener, St
 }
 
 impl Sockets {
-    pub async fn bind(config: &Config) -> Result<Self, StartError> {
+    /// Binds them all. Operations are served at once: a process that waits for its store is alive.
+    pub async fn bind(config: &Config, metrics: &Arc<Metrics>, tasks: &Tasks) -> Result<Self, StartError> {
         let agents = bind("listen", config.listen).await?;
         let admin = match &config.admin {
             Some(admin) => Some(bind("admin.listen", admin.listen).await?),
             None => None,
         };
         let ops = match config.ops {
-            Some(address) => Some(bind("ops.listen", address).await?),
+            Some(address) => {
+                let listener = bind("ops.listen", address).await?;
+                let address = listener.local_addr().map_err(StartError::Certificates)?;
+                Some((address, Ops::start(listener, metrics.clone(), tasks)))
+            }
             None => None,
         };
         Ok(Self { agents, admin, ops })
@@ -91,11 +99,17 @@ pub struct Gateway {
     pub agents: SocketAddr,
     pub admin: Option<SocketAddr>,
     pub ops: Option<SocketAddr>,
+    pub(crate) health: Option<Ops>,
 }
 
 /// Opens the configured store.
-pub async fn open_store(store: &Store) -> Result<Arc<dyn Documents>, StoreError> {
+pub async fn open_store(store: &Store, tasks: &Tasks) -> Result<Arc<dyn Documents>, StoreError> {
     match store {
+        Store::Redis { settings, lease } => {
+            let store = RedisStore::open_with_lease(RedisSettings::clone(settings), *lease, tasks)?;
+            store.connected(limits::STORE_TIMEOUT).await?;
+            Ok(Arc::new(store))
+        }
         Store::Memory => Ok(Arc::new(MemoryStore::new())),
         Store::File(folder) => {
             let folder = folder.clone();
@@ -143,7 +157,7 @@ impl Gateway {
         let local = |listener: &TcpListener| listener.local_addr().map_err(StartError::Certificates);
         let agents = local(&sockets.agents)?;
         let admin = sockets.admin.as_ref().map(local).transpose()?;
-        let ops_address = sockets.ops.as_ref().map(local).transpose()?;
+        let ops_address = sockets.ops.as_ref().map(|(address, _)| *address);
         let mut public_url = config.public_url.clone();
         if config.listen.port() == 0 && public_url.port() == Some(0) {
             public_url.set_port(Some(agents.port())).ok();
@@ -173,10 +187,12 @@ impl Gateway {
         if let Some(listener) = sockets.admin {
             tasks.spawn("admin", http::serve(listener, admin::handler(app.clone()), tasks.clone()));
         }
-        if let Some(listener) = sockets.ops {
-            tasks.spawn("ops", http::serve(listener, ops::handler(app.clone()), tasks.clone()));
+        let ops = sockets.ops.map(|(_, ops)| ops);
+        if let Some(ops) = &ops {
+            let tenants = tenants.clone();
+            ops.ready_when(move || tenants.check_all().map_err(|error| error.to_string()));
         }
-        Ok(Self { app, agents, admin, ops: ops_address })
+        Ok(Self { app, agents, admin, ops: ops_address, health: ops })
     }
 
     /// The public address of the MCP endpoint.

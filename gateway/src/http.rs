@@ -197,6 +197,10 @@ pub(crate) fn agents(app: Arc<App>) -> Handler {
         async move {
             let origin = request.headers().get(header::ORIGIN).cloned();
             let mut response = route(&app, request).await;
+            if app.tasks.draining().is_cancelled() {
+                // The client's next request goes to another node, before this one closes its door.
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
             allow_origin(&app, origin.as_ref(), response.headers_mut());
             response
         }

@@ -7,6 +7,7 @@ pub mod app;
 pub mod cli;
 pub mod identity;
 pub mod live;
+pub mod node;
 pub mod policy;
 pub mod refusal;
 pub mod registry;
@@ -14,6 +15,7 @@ pub mod registry;
 pub mod standalone;
 pub mod surface;
 pub mod view;
+pub mod workers;
 
 mod admin;
 mod body;
@@ -22,7 +24,6 @@ mod call;
 mod handle;
 mod http;
 mod mcp;
-mod ops;
 
 /// Decodes one request body; for benches, which see only what is public.
 #[doc(hidden)]

@@ -16,12 +16,13 @@ use rollcall_shared::digest::Digest;
 use rollcall_shared::ids::{ServerId, TenantId};
 use rollcall_shared::limits;
 use rollcall_shared::model::{Catalog, Policy, Server, SessionPolicy};
+use rollcall_shared::placement::Thing;
 use rollcall_shared::store::StoreError;
 use rollcall_shared::task::Tasks;
 use rollcall_shared::telemetry::Metrics;
-use rollcall_shared::tenants::{StoredSession, Tenant, TenantDocs, Tenants};
+use rollcall_shared::tenants::{AtHand, StoredSession, Tenant, TenantDocs, Tenants};
 use rollcall_shared::wire::{
-    CallId, Caller, Envelope, Failure, Final, Head, Interim, Op, Params, Reason, TraceContext, WorkerLink,
+    CallId, Caller, Envelope, Failure, Final, Head, Interim, Op, Params, Reason, Route, TraceContext, WorkerLink,
 };
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -45,8 +46,16 @@ struct Current {
     tenant: Arc<Tenant>,
     /// Of the tenant when its documents were read. An evicted tenant has none, and so equals nothing.
     generation: u64,
+    /// What was stored of the session itself.
+    stored: Arc<AtHand<StoredSession>>,
     /// Seconds since 1970.
     expires_at: Option<u64>,
+}
+
+impl Current {
+    fn is_strict(&self) -> bool {
+        self.sight.registry.docs.settings.strict
+    }
 }
 
 #[derive(Default)]
@@ -100,11 +109,21 @@ impl Live {
     /// What a principal sees now.
     pub async fn sight(self: &Arc<Self>, principal: &Principal) -> Result<Arc<Sight>, Refusal> {
         let slot = self.slots.get_with(slot_key(principal), Arc::default);
-        if let Some(current) = &*slot.current.load()
-            && current.tenant.generation() == Some(current.generation)
-            && current.expires_at.is_none_or(|end| unix_s() < end)
+        if let Some(current) = slot.current.load().as_ref().filter(|current| !current.is_strict())
+            && let Some(sight) = self.at_hand(current)?
         {
-            return Ok(current.sight.clone());
+            return Ok(sight);
+        }
+        if let Some(current) = slot.current.load_full().filter(|current| current.is_strict()) {
+            // Everything that was answered before this request came is applied before it goes on.
+            self.tenants.catch_up_with_now(current.tenant.partition).await.map_err(|e| store_refusal(&e))?;
+            if let Some(sight) = self.at_hand(&current)? {
+                return Ok(sight);
+            }
+        }
+        let known = self.tenant(&principal.tenant).await?;
+        if known.docs().settings.strict {
+            self.tenants.catch_up_with_now(known.partition).await.map_err(|e| store_refusal(&e))?;
         }
         // Read before the documents, so that a change in between shows as an older generation.
         let (tenant, generation) = loop {
@@ -115,11 +134,23 @@ impl Live {
         };
         let stored = self.tenants.session(&tenant.id, &principal.session_id()).await.map_err(|e| store_refusal(&e))?;
         let registry = self.registry(&tenant).await?;
-        let rules = effective(&registry.docs, stored, unix_s());
+        // What was just read may still be older than what is relied on.
+        self.tenants.check(tenant.partition).map_err(|e| store_refusal(&e))?;
+        let rules = effective(&registry.docs, &stored.value, unix_s());
         let expires_at = rules.expires_at;
         let sight = Arc::new(self.views.sight(registry, self.share(rules), &principal.scopes));
-        slot.current.store(Some(Arc::new(Current { sight: sight.clone(), tenant, generation, expires_at })));
+        let current = Current { sight: sight.clone(), tenant, generation, stored, expires_at };
+        slot.current.store(Some(Arc::new(current)));
         Ok(sight)
+    }
+
+    /// The sight of a slot, where nothing that it was made from has changed.
+    fn at_hand(&self, current: &Current) -> Result<Option<Arc<Sight>>, Refusal> {
+        self.tenants.check(current.tenant.partition).map_err(|e| store_refusal(&e))?;
+        let holds = current.tenant.generation() == Some(current.generation)
+            && current.stored.is_current()
+            && current.expires_at.is_none_or(|end| unix_s() < end);
+        Ok(holds.then(|| current.sight.clone()))
     }
 
     /// Sessions with the same rules share them.
@@ -280,11 +311,19 @@ impl Live {
             op: Op::Refresh { server: server.clone() },
             call: CallId::fresh(),
             session: String::new(),
+            sent_at: unix_s(),
             deadline_ms: u64::try_from(limits::LISTING_TIMEOUT.as_millis()).unwrap_or(u64::MAX),
             trace: TraceContext::fresh(),
             caller: Caller::default(),
         };
-        let refreshed = match self.link.send(Envelope { head, params: Params::default() }, Interim::none()).await {
+        let configured = self.tenants.get(tenant).await.ok().flatten().map(|tenant| tenant.docs());
+        let configured = configured.and_then(|docs| docs.servers.get(server).map(|owned| owned.value.clone()));
+        let Some(configured) = configured else {
+            return Err(Failure::unsent(Reason::NotConfigured, "the server is not configured"));
+        };
+        let route = Route::Owner(Thing::connection(tenant, &configured, ""));
+        let envelope = Envelope { head, params: Params::default() };
+        let refreshed = match self.link.send(route, envelope, Interim::none()).await {
             Final::Failed(failure) => Err(failure),
             Final::Result(_) | Final::Error(_) | Final::Parked { .. } => Ok(()),
         };
@@ -333,13 +372,13 @@ fn slot_key(principal: &Principal) -> [u8; 32] {
 }
 
 /// The rules that hold for a session now. Whatever is lost, expired or revoked only narrows them.
-pub fn effective(docs: &TenantDocs, stored: StoredSession, now: u64) -> Policy {
+pub fn effective(docs: &TenantDocs, stored: &StoredSession, now: u64) -> Policy {
     let nothing = || Policy { allow: Some(Vec::new()), ..Policy::default() };
     if docs.revoked || stored.revoked {
         return nothing();
     }
-    let rules = match stored.policy {
-        Some(SessionPolicy::Rules(rules)) => rules,
+    let rules = match &stored.policy {
+        Some(SessionPolicy::Rules(rules)) => rules.clone(),
         Some(SessionPolicy::Tombstone { .. }) => return nothing(),
         None => match &docs.settings.default_policy {
             Some(rules) => rules.clone(),
@@ -350,7 +389,12 @@ pub fn effective(docs: &TenantDocs, stored: StoredSession, now: u64) -> Policy {
 }
 
 fn store_refusal(error: &StoreError) -> Refusal {
-    tracing::error!(%error, "the store refuses");
+    // Of a store that is away every request would say so; whoever keeps the connection says it once.
+    if matches!(error, StoreError::Unavailable(_)) {
+        tracing::debug!(%error, "the store refuses");
+    } else {
+        tracing::error!(%error, "the store refuses");
+    }
     Refusal::StoreUnavailable
 }
 
@@ -363,14 +407,14 @@ mod tests {
         let rules = Policy { expires_at: Some(100), ..Policy::default() };
         let docs = TenantDocs::default();
         let allow = |docs: &TenantDocs, policy, now| {
-            effective(docs, StoredSession { policy, revoked: false }, now).allow.map(|a| a.len())
+            effective(docs, &StoredSession { policy, revoked: false }, now).allow.map(|a| a.len())
         };
         assert_eq!(allow(&docs, Some(SessionPolicy::Rules(rules.clone())), 99), None, "everything registered");
         assert_eq!(allow(&docs, Some(SessionPolicy::Rules(rules.clone())), 100), Some(0));
         assert_eq!(allow(&docs, Some(SessionPolicy::Tombstone { since: 0 }), 0), Some(0));
         assert_eq!(allow(&docs, None, 0), Some(0), "no policy and no default");
         let session = StoredSession { policy: Some(SessionPolicy::Rules(Policy::default())), revoked: true };
-        assert_eq!(effective(&docs, session, 0).allow.map(|a| a.len()), Some(0));
+        assert_eq!(effective(&docs, &session, 0).allow.map(|a| a.len()), Some(0));
         let revoked = TenantDocs { revoked: true, ..TenantDocs::default() };
         assert_eq!(allow(&revoked, Some(SessionPolicy::Rules(rules)), 0), Some(0));
     }

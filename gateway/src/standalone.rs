@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use rollcall_shared::config::{Config, Environment};
 use rollcall_shared::ids::{ServerId, TenantId};
+use rollcall_shared::store::membership::{LocalMembership, Member, Membership};
 use rollcall_shared::task::Tasks;
 use rollcall_shared::telemetry::Metrics;
 use rollcall_shared::tenants::Tenants;
-use rollcall_shared::wire::{Failure, RemoteLink, WorkerLink, serve_link};
+use rollcall_shared::wire::{Dialer, Failure, LinkServer, VERSIONS, WireKeys, WorkerLink};
 use rollcall_worker::{Worker, WorkerSettings};
 use tokio::net::TcpListener;
 
 use crate::app::{DRAIN, Gateway, Sockets, StartError, enrol_file_tenants, open_store};
+use crate::workers::Workers;
 
 /// How gateway and worker reach one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,13 +36,27 @@ pub struct Standalone {
 impl Standalone {
     /// Starts to serve. Servers connect on first use, or through `connect`.
     pub async fn start(mut config: Config, environment: Environment, link: Link) -> Result<Self, StartError> {
-        let sockets = Sockets::bind(&config).await?;
-        let documents = open_store(&config.store).await?;
-        enrol_file_tenants(&*documents, &mut config.tenants).await?;
-        let metrics = Arc::new(Metrics::new().map_err(StartError::Metrics)?);
         let tasks = Tasks::new();
+        let metrics = Arc::new(Metrics::new().map_err(StartError::Metrics)?);
+        let sockets = Sockets::bind(&config, &metrics, &tasks).await?;
+        let documents = open_store(&config.store, &tasks).await?;
+        enrol_file_tenants(&*documents, &mut config.tenants).await?;
         let tenants = Tenants::new(documents, std::mem::take(&mut config.tenants), metrics.clone());
+        let membership: Arc<dyn Membership> = Arc::new(LocalMembership::default());
+        let address = ([127, 0, 0, 1], 0).into();
+        let failed = |source| StartError::Listen { what: "worker.listen", address, source };
+        let socket = match link {
+            Link::Direct => None,
+            Link::Socket => Some(TcpListener::bind(address).await.map_err(failed)?),
+        };
+        let among = socket.as_ref().map(|socket| {
+            let address = socket.local_addr().map(|address| address.to_string()).unwrap_or_default();
+            let name = "standalone".to_owned();
+            let member = Member { incarnation: 0, name, address, weight: 1, draining: false, wire: VERSIONS };
+            (membership.clone(), member)
+        });
         let worker = Worker::new(WorkerSettings {
+            among,
             tenants: tenants.clone(),
             environment,
             networks: config.upstream_networks.clone(),
@@ -48,9 +64,9 @@ impl Standalone {
             tasks: tasks.clone(),
         })
         .map_err(StartError::Certificates)?;
-        let link: Arc<dyn WorkerLink> = match link {
-            Link::Direct => Arc::new(worker.clone()),
-            Link::Socket => over_socket(&worker, &tasks).await?,
+        let link: Arc<dyn WorkerLink> = match socket {
+            None => Arc::new(worker.clone()),
+            Some(socket) => over_socket(&worker, membership, socket, &metrics, &tasks).await,
         };
         let gateway = Gateway::start(config, sockets, tenants, link.clone(), metrics, tasks.clone())?;
         Ok(Self { gateway, worker, link, tasks })
@@ -59,10 +75,11 @@ impl Standalone {
     /// Another gateway node over the same store and the same worker. It shares nothing else with the first, as if it were
     /// another process.
     pub async fn another_gateway(&self, mut config: Config) -> Result<Gateway, StartError> {
-        let sockets = Sockets::bind(&config).await?;
+        let metrics = Arc::new(Metrics::new().map_err(StartError::Metrics)?);
+        config.ops = None;
+        let sockets = Sockets::bind(&config, &metrics, &self.tasks).await?;
         let documents = self.gateway.app.live.tenants().documents().clone();
         enrol_file_tenants(&*documents, &mut config.tenants).await?;
-        let metrics = Arc::new(Metrics::new().map_err(StartError::Metrics)?);
         let tenants = Tenants::new(documents, std::mem::take(&mut config.tenants), metrics.clone());
         Gateway::start(config, sockets, tenants, self.link.clone(), metrics, self.tasks.clone())
     }
@@ -91,24 +108,37 @@ impl Standalone {
 
     pub async fn stop_within(self, patience: Duration) -> bool {
         let Self { gateway, worker, tasks, .. } = self;
+        let health = gateway.health.clone();
         drop(gateway);
         let drained = tasks.drain(patience);
         tokio::pin!(drained);
         // Children must be asked to end before their readers can.
         let (_, drained) = tokio::join!(worker.close(), drained);
+        if let Some(health) = health {
+            health.close().await;
+        }
         drained
     }
 }
 
-async fn over_socket(worker: &Worker, tasks: &Tasks) -> Result<Arc<dyn WorkerLink>, StartError> {
-    let address = ([127, 0, 0, 1], 0).into();
-    let failed = |source| StartError::Listen { what: "worker.listen", address, source };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    let mut key = [0; 32];
-    for half in key.chunks_mut(16) {
-        half.copy_from_slice(&rollcall_shared::digest::random());
-    }
-    tasks.spawn("worker", serve_link(listener, Arc::new(worker.clone()), key, tasks.clone()));
-    Ok(Arc::new(RemoteLink::new(bound, key, worker.incarnation())))
+/// The worker behind a socket of its own, found by its lease as it would be among several.
+async fn over_socket(
+    worker: &Worker,
+    membership: Arc<dyn Membership>,
+    listener: TcpListener,
+    metrics: &Arc<Metrics>,
+    tasks: &Tasks,
+) -> Arc<dyn WorkerLink> {
+    let keys = WireKeys::of_this_process();
+    let server = LinkServer {
+        link: Arc::new(worker.clone()),
+        keys: keys.clone(),
+        tls: None,
+        versions: VERSIONS,
+        tasks: tasks.clone(),
+        close: tasks.stopping().clone(),
+    };
+    tasks.spawn("worker", server.serve(listener));
+    let dialer = Dialer { keys, tls: None, versions: VERSIONS, tasks: tasks.clone() };
+    Arc::new(Workers::new(membership, dialer, metrics.clone()))
 }

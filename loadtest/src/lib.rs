@@ -6,4 +6,5 @@
 pub mod client;
 pub mod conformance;
 pub mod issuer;
+pub mod redis;
 pub mod upstream;

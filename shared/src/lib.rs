@@ -2,7 +2,8 @@
 //!
 //! `ids` and `limits` are the vocabulary; `document` reads what people write, with the place of each problem;
 //! `model` is what is stored; `store` keeps it; `tenants` joins file and store; `mcp` is the protocol's wire form;
-//! `wire` carries a call between gateway and worker. Nothing here decides who may do what: that is the gateway's.
+//! `wire` carries a call between gateway and worker, and `placement` says which
+//! worker. Nothing here decides who may do what: that is the gateway's.
 
 pub mod clock;
 pub mod config;
@@ -12,6 +13,8 @@ pub mod ids;
 pub mod limits;
 pub mod mcp;
 pub mod model;
+pub mod ops;
+pub mod placement;
 pub mod secret;
 pub mod store;
 pub mod task;

@@ -201,3 +201,47 @@ pub const DOCUMENT_BYTES: usize = 1 << 20;
 pub const CONFIG_BYTES: usize = 16 << 20;
 /// Nesting of a configuration file or an admin document.
 pub const DOCUMENT_DEPTH: usize = 64;
+/// How often a node reads the positions of all partitions, and for how long it may rely on what it holds when the shared
+/// store does not answer.
+pub const STORE_BEAT: Duration = Duration::from_millis(100);
+pub const STORE_LEASE: Duration = Duration::from_secs(30);
+pub const STORE_LEASE_LEAST: Duration = Duration::from_secs(1);
+/// One command to the shared store, and how long a request of a strict tenant waits for changes to be applied.
+pub const STORE_TIMEOUT: Duration = Duration::from_millis(1500);
+pub const STRICT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pauses before the shared store is connected to again: the first, and the longest.
+pub const STORE_RECONNECT_FIRST: Duration = Duration::from_millis(50);
+pub const STORE_RECONNECT_LONGEST: Duration = Duration::from_secs(1);
+/// How long a revocation of a strict tenant waits for a replica to hold it.
+pub const REPLICA_TIMEOUT: Duration = Duration::from_millis(500);
+/// Changes of one script of the shared store, which answers nobody else meanwhile.
+pub const WRITES_AT_ONCE: usize = 500;
+/// A catalog's content that nobody listed again for this long leaves the shared store; it is listed again on use.
+pub const BLOB_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Who held an exclusive connection last is remembered for this long, so that epochs never go back.
+pub const CLAIM_KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
+/// The link between gateways and workers: time to connect and greet, bytes of a greeting, connections to one worker that
+/// are kept idle, and for how long.
+pub const WIRE_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+pub const WIRE_GREETING_BYTES: usize = 4 << 10;
+pub const WIRE_IDLE_CONNECTIONS: usize = 256;
+pub const WIRE_IDLE: Duration = Duration::from_secs(60);
+/// How far the clocks of a gateway and a worker may be apart.
+pub const WIRE_SKEW: Duration = Duration::from_secs(60);
+/// A worker's lease: how often it is renewed, how long it lasts, and how long before its end the worker stops touching what
+/// only one may hold. A beat that is late by a pause of the machine must not cost the lease.
+pub const WORKER_BEAT: Duration = Duration::from_secs(2);
+pub const WORKER_LEASE: Duration = Duration::from_secs(6);
+pub const WORKER_FENCE_MARGIN: Duration = Duration::from_millis(1500);
+/// How often a gateway looks who the workers are, beside being told.
+pub const MEMBERS_LOOK: Duration = Duration::from_secs(1);
+/// A worker that could not be reached is asked last for this long.
+pub const SUSPECT_FOR: Duration = Duration::from_secs(2);
+/// Workers that one call is offered to before it is given up; how long it waits for one to be there at all.
+pub const WORKERS_TRIED: usize = 3;
+pub const WORKER_WAIT: Duration = Duration::from_secs(2);
+/// From not being ready to closing the doors: a load balancer's health checks, and gateways' looks at the members.
+pub const DRAIN_DELAY: Duration = Duration::from_secs(5);
+/// How long a call waits for what only one may hold to move away from a worker that drains, and how often it looks.
+pub const MOVE_WAIT: Duration = Duration::from_secs(20);
+pub const MOVE_LOOK: Duration = Duration::from_millis(50);

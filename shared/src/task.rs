@@ -9,13 +9,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+/// The signals by which a process is asked to end: SIGTERM and SIGINT.
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Resolves with the next of them.
+    pub async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
 
 /// The parent of a program's tasks.
 #[derive(Clone, Default)]
 pub struct Tasks {
     tracker: TaskTracker,
+    draining: CancellationToken,
     stop: CancellationToken,
     panics: Arc<AtomicU64>,
 }
@@ -33,7 +55,7 @@ impl Tasks {
         self.tracker.spawn(guarded(name, self.panics.clone(), work));
     }
 
-    /// Runs `work` until it ends or the program drains, whichever comes first.
+    /// Runs `work` until it ends or the program stops, whichever comes first.
     pub fn spawn_until_stop<F>(&self, name: &'static str, work: F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -57,13 +79,19 @@ impl Tasks {
         self.panics.load(Ordering::Relaxed)
     }
 
-    /// Cancelled once the program drains.
+    /// Cancelled once no new work shall come: what there is goes on, and who asks is still answered.
+    pub fn draining(&self) -> &CancellationToken {
+        &self.draining
+    }
+
+    /// Cancelled once the program stops.
     pub fn stopping(&self) -> &CancellationToken {
         &self.stop
     }
 
     /// Tells every task to end and waits for them, at most `patience`. Says whether all of them did.
     pub async fn drain(&self, patience: Duration) -> bool {
+        self.draining.cancel();
         self.stop.cancel();
         self.tracker.close();
         tokio::time::timeout(patience, self.tracker.wait()).await.is_ok()

@@ -6,14 +6,15 @@
 //! one it is absent, which can only narrow what is allowed.
 
 mod documents;
-mod mcp_sessions;
+mod follow;
+mod sessions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 
 use crate::config::FileTenant;
 use crate::ids::{BundleName, PlatformName, ServerId, TenantId};
@@ -21,9 +22,10 @@ use crate::limits;
 use crate::model::{
     Allotment, Bundle, CatalogPointer, Entry, McpSession, PlatformTool, Server, SessionPolicy, Settings,
 };
-use crate::store::{Changes, Documents, Key, Kind, PARTITIONS, StoreError, partition};
-use crate::task::Tasks;
+use crate::store::{Changes, Documents, Heard, Key, Kind, Listed, Position, StoreError, partition};
 use crate::telemetry::Metrics;
+
+pub use sessions::AtHand;
 
 /// Who may write an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +63,8 @@ pub struct TenantDocs {
 /// A tenant that is at hand.
 pub struct Tenant {
     pub id: TenantId,
+    /// Of the store.
+    pub partition: usize,
     docs: ArcSwap<TenantDocs>,
     /// Raised with every change; a request that sees another one than it compiled for compiles anew.
     generation: AtomicU64,
@@ -71,7 +75,7 @@ pub struct Tenant {
 
 /// What the documents of a tenant were read at.
 struct Loaded {
-    version: u64,
+    at: Position,
 }
 
 /// The generation of a tenant that was evicted.
@@ -107,9 +111,9 @@ pub struct Tenants {
     documents: Arc<dyn Documents>,
     file: BTreeMap<TenantId, FileTenant>,
     at_hand: moka::future::Cache<TenantId, Arc<Tenant>>,
-    mcp_sessions: mcp_sessions::Remembered,
-    applied: [AtomicU64; PARTITIONS],
-    progress: watch::Sender<u64>,
+    sessions: sessions::Remembered<StoredSession>,
+    mcp_sessions: sessions::Remembered<Arc<McpSession>>,
+    followed: follow::Followed,
     metrics: Arc<Metrics>,
 }
 
@@ -128,9 +132,10 @@ impl Tenants {
             })
             .eviction_listener(|_, tenant: Arc<Tenant>, _| tenant.generation.store(EVICTED, Ordering::Release))
             .build();
-        let applied = std::array::from_fn(|p| AtomicU64::new(documents.versions().newest(p)));
-        let (mcp_sessions, progress) = (mcp_sessions::Remembered::default(), watch::Sender::new(0));
-        Arc::new(Self { documents, file, at_hand, mcp_sessions, applied, progress, metrics })
+        let followed = follow::Followed::new(documents.versions());
+        let sessions = sessions::Remembered::new(limits::SESSIONS_AT_HAND);
+        let mcp_sessions = sessions::Remembered::new(limits::MCP_SESSIONS_AT_HAND);
+        Arc::new(Self { documents, file, at_hand, sessions, mcp_sessions, followed, metrics })
     }
 
     pub fn documents(&self) -> &Arc<dyn Documents> {
@@ -169,16 +174,17 @@ impl Tenants {
         if !self.documents.is_seeded().await? {
             return Err(StoreError::NotSeeded);
         }
-        let version = self.documents.versions().newest(partition(id));
+        let Listed { at, documents } = self.documents.list(id).await?;
         let mut docs = self.of_file(id);
-        for (key, document) in self.documents.list(id).await? {
+        for (key, document) in documents {
             self.apply(&mut docs, &key, Some(&document.body));
         }
         Ok(Arc::new(Tenant {
             id: id.clone(),
+            partition: partition(id),
             docs: ArcSwap::from_pointee(docs),
             generation: AtomicU64::new(1),
-            writer: Mutex::new(Loaded { version }),
+            writer: Mutex::new(Loaded { at }),
             settled: AtomicBool::new(false),
         }))
     }
@@ -190,118 +196,48 @@ impl Tenants {
         if tenant.settled.load(Ordering::Acquire) {
             return Ok(true);
         }
-        let index = partition(&tenant.id);
-        let newest = self.documents.versions().newest(index);
-        if newest > loaded.version {
-            match self.documents.changes(index, loaded.version).await? {
-                Changes::Since(changes) => {
-                    let keys = changes.into_iter().map(|(_, key)| key).filter(|key| key.tenant == tenant.id);
-                    self.reread(tenant, &keys.collect()).await?;
+        let heard = self.documents.versions().heard(tenant.partition);
+        if !matches!(heard, Heard::At { position, .. } if position == loaded.at) {
+            match self.documents.changes(tenant.partition, loaded.at).await? {
+                Changes::Since { to, keys } => {
+                    let own = keys.into_iter().filter(|key| key.tenant == tenant.id);
+                    self.reread(tenant, &own.collect()).await?;
+                    loaded.at = to;
                 }
-                Changes::Gap => {
+                Changes::Gap { .. } => {
                     self.at_hand.invalidate(&tenant.id).await;
                     return Ok(false);
                 }
             }
-            loaded.version = newest;
         }
         tenant.settled.store(true, Ordering::Release);
         Ok(true)
     }
 
-    /// What is stored of a session, by the id of its documents. A policy that cannot be read denies.
-    pub async fn session(&self, tenant: &TenantId, id: &str) -> Result<StoredSession, StoreError> {
-        let policy = self.documents.get(&Key::new(tenant, Kind::Policy, id)).await?;
-        let revoked = self.documents.get(&Key::new(tenant, Kind::SessionRevoked, id)).await?;
-        let key = Key::new(tenant, Kind::Policy, id);
-        let policy = policy.map(|d| self.read(&key, &d.body).unwrap_or(SessionPolicy::Tombstone { since: 0 }));
-        Ok(StoredSession { policy, revoked: revoked.is_some() })
+    /// What is stored of a session, by the id of its documents; from memory where it is known. A policy that cannot be
+    /// read denies.
+    pub async fn session(&self, tenant: &TenantId, id: &str) -> Result<Arc<AtHand<StoredSession>>, StoreError> {
+        let read = async {
+            let key = Key::new(tenant, Kind::Policy, id);
+            let revoked = Key::new(tenant, Kind::SessionRevoked, id);
+            let (policy, revoked) = futures_util::try_join!(self.documents.get(&key), self.documents.get(&revoked))?;
+            let policy = policy.map(|d| self.read(&key, &d.body).unwrap_or(SessionPolicy::Tombstone { since: 0 }));
+            Ok(StoredSession { policy, revoked: revoked.is_some() })
+        };
+        self.sessions.get(tenant, id, read).await
     }
 
     /// What a legacy transport session remembers, by its number; from memory where it is known.
     pub async fn mcp_session(&self, tenant: &TenantId, id: &str) -> Result<Arc<McpSession>, StoreError> {
-        let key = Key::new(tenant, Kind::McpSession, id);
-        self.mcp_sessions.get(self, key).await
-    }
-
-    /// Ticks with each batch of changes that was applied, whosever they are.
-    pub fn changes(&self) -> watch::Receiver<u64> {
-        self.progress.subscribe()
-    }
-
-    /// Follows the store's versions until the program drains.
-    pub fn follow(self: &Arc<Self>, tasks: &Tasks) {
-        let tenants = self.clone();
-        tasks.spawn_until_stop("tenants", async move {
-            let mut versions = tenants.documents.versions().watch();
-            loop {
-                let mut behind = false;
-                for index in 0..PARTITIONS {
-                    if let Err(error) = tenants.catch_up(index).await {
-                        tracing::warn!(%error, "changes could not be read; trying again");
-                        behind = true;
-                    }
-                }
-                if behind {
-                    tokio::time::sleep(limits::CATCH_UP_PAUSE).await;
-                } else if versions.changed().await.is_err() {
-                    return;
-                }
-            }
-        });
-    }
-
-    /// Waits until this node has applied a version that was just written, at most a few seconds: the write stands
-    /// either way.
-    pub async fn applied(&self, tenant: &TenantId, version: u64) {
-        let index = partition(tenant);
-        let mut progress = self.progress.subscribe();
-        let waiting = async {
-            while self.applied.get(index).is_some_and(|a| a.load(Ordering::Acquire) < version) {
-                if progress.changed().await.is_err() {
-                    return;
-                }
-            }
+        let read = async {
+            let key = Key::new(tenant, Kind::McpSession, id);
+            let stored = self.documents.get(&key).await?;
+            // One that cannot be read counts as ended: its client opens another.
+            let unreadable = || McpSession { ended: true, ..McpSession::default() };
+            let session = stored.map(|d| self.read(&key, &d.body).unwrap_or_else(unreadable));
+            Ok(Arc::new(session.unwrap_or_default()))
         };
-        if tokio::time::timeout(limits::APPLY_TIMEOUT, waiting).await.is_err() {
-            tracing::error!(%tenant, version, "a write was not applied in time");
-        }
-    }
-
-    async fn catch_up(&self, index: usize) -> Result<(), StoreError> {
-        let Some(applied) = self.applied.get(index) else { return Ok(()) };
-        let newest = self.documents.versions().newest(index);
-        let seen = applied.load(Ordering::Acquire);
-        if newest <= seen {
-            return Ok(());
-        }
-        match self.documents.changes(index, seen).await? {
-            Changes::Since(changes) => {
-                let mut by_tenant: BTreeMap<TenantId, BTreeSet<Key>> = BTreeMap::new();
-                for (_, key) in changes {
-                    self.mcp_sessions.forget(&key);
-                    by_tenant.entry(key.tenant.clone()).or_default().insert(key);
-                }
-                for (id, keys) in by_tenant {
-                    let Some(tenant) = self.at_hand.get(&id).await else { continue };
-                    let _writer = tenant.writer.lock().await;
-                    self.reread(&tenant, &keys).await?;
-                }
-            }
-            Changes::Gap => {
-                self.mcp_sessions.forget_all();
-                // Whatever is at hand of this partition may be old: let it be loaded anew.
-                let of_partition = |id: &TenantId| partition(id) == index;
-                let old: Vec<TenantId> =
-                    self.at_hand.iter().map(|(id, _)| id.as_ref().clone()).filter(of_partition).collect();
-                for id in old {
-                    self.at_hand.invalidate(&id).await;
-                }
-            }
-        }
-        applied.fetch_max(newest, Ordering::AcqRel);
-        self.progress.send_modify(|n| *n += 1);
-        Ok(())
+        Ok(self.mcp_sessions.get(tenant, id, read).await?.value.clone())
     }
 
     /// Reads changed documents again and puts them in place all at once. The caller holds the tenant's writer lock.
@@ -316,8 +252,8 @@ impl Tenants {
         if let Some(docs) = docs {
             tenant.docs.store(Arc::new(docs));
         }
-        // What a transport session remembers changes nobody's view.
-        if keys.iter().any(|key| key.kind != Kind::McpSession) {
+        // What concerns one session alone leaves the others as they are.
+        if keys.iter().any(|key| !key.kind.is_of_session()) {
             tenant.raise();
         }
         if gone {

@@ -80,6 +80,6 @@ fn done() -> Final {
     Final::Result(Bytes::from_static(b"{}"))
 }
 
-fn no_such_call() -> Final {
+pub(crate) fn no_such_call() -> Final {
     Final::Failed(Failure::unsent(Reason::NoSuchCall, "no call of this session waits for this here"))
 }

@@ -144,6 +144,8 @@ async fn run(shared: &Arc<Shared>, tenant: &TenantId, server: &ServerId) -> Resu
     let outcome = match &listed {
         Ok(true) => "changed",
         Ok(false) => "unchanged",
+        // Whoever holds it lists it.
+        Err(failure) if failure.reason == Reason::Elsewhere => "elsewhere",
         Err(failure) => {
             finish_report(shared, server.as_str(), failure);
             "failed"
@@ -188,7 +190,7 @@ async fn list(shared: &Arc<Shared>, tenant: &TenantId, id: &ServerId) -> Result<
     let unchanged =
         known.is_some_and(|old| old.digest == pointer.digest && old.era == pointer.era && old.of == pointer.of);
     // A content that the store lost is put there again.
-    if unchanged && documents.get_blob(&digest).await.map_err(store_down)?.is_some() {
+    if unchanged && documents.keep_blob(&digest).await.map_err(store_down)? {
         return Ok(false);
     }
     documents.put_blob(&digest, packed).await.map_err(store_down)?;

@@ -6,6 +6,8 @@
 mod call;
 mod catalog;
 mod credentials;
+pub mod node;
+mod ownership;
 mod upstream;
 mod worker;
 

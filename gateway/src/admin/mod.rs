@@ -44,7 +44,12 @@ impl From<StoreError> for AdminError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Conflict { found, .. } => AdminError::Precondition(found),
-            StoreError::Unavailable(_) | StoreError::NotSeeded => AdminError::Store(error),
+            StoreError::Unavailable(_)
+            | StoreError::NotSeeded
+            | StoreError::Lost(_)
+            | StoreError::WentBack { .. }
+            | StoreError::Damaged(_)
+            | StoreError::NotProven => AdminError::Store(error),
         }
     }
 }
@@ -80,6 +85,9 @@ impl AdminError {
             AdminError::Conflict(body) => (StatusCode::CONFLICT, body),
             AdminError::Precondition(found) => {
                 (StatusCode::PRECONDITION_FAILED, json!({"error": "version", "version": found}))
+            }
+            AdminError::Store(error @ StoreError::NotProven) => {
+                (StatusCode::SERVICE_UNAVAILABLE, json!({"error": "not_proven", "message": error.to_string()}))
             }
             AdminError::Store(error) => {
                 tracing::error!(%error, "the store refuses an admin request");

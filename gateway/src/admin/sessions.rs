@@ -101,7 +101,8 @@ async fn sight(
     session: &str,
 ) -> Result<(Sight, &'static str), AdminError> {
     let id = id_of(app, ask, tenant, session)?;
-    let stored = app.live.tenants().session(tenant, &id).await?;
+    let at_hand = app.live.tenants().session(tenant, &id).await?;
+    let stored = &at_hand.value;
     let registry = registry(app, tenant).await?;
     let now = unix_s();
     let source = match &stored.policy {

@@ -60,6 +60,9 @@ pub(super) async fn commit(
     if changed && !ask.is_dry_run() {
         let written = documents.write(tenant, writes).await?;
         app.live.tenants().applied(tenant, written).await;
+        if app.live.tenants().get(tenant).await?.is_some_and(|tenant| tenant.docs().settings.strict) {
+            documents.prove(tenant).await?;
+        }
         version = Some(written);
     } else if let Some(key) = keys.first() {
         version = documents.get(key).await?.map(|d| d.version);

@@ -10,7 +10,7 @@ use rollcall_shared::limits;
 use rollcall_shared::mcp::era::Era;
 use rollcall_shared::mcp::jsonrpc::{ErrorObject, code};
 use rollcall_shared::mcp::raw;
-use rollcall_shared::wire::{CallId, Failure, Final, Method, Reason};
+use rollcall_shared::wire::{CallId, Failure, Final, Method, Reason, Run};
 use serde_json::value::RawValue;
 use smallvec::{SmallVec, smallvec};
 
@@ -32,6 +32,8 @@ pub(crate) struct Facts {
     pub(crate) id: String,
     pub(crate) method: Method,
     pub(crate) call: CallId,
+    /// The worker that has it.
+    pub(crate) run: Run,
     pub(crate) server: Option<ServerId>,
     pub(crate) alias: String,
     pub(crate) visible: String,
@@ -140,8 +142,10 @@ impl Facts {
     }
 
     fn parked(&self, round: u32, requests: &Bytes) -> Answer {
-        let inside = StateInside::Parked { incarnation: self.app.link.incarnation(), call: self.call, round };
-        let Some(state) = self.seal_state(&inside) else {
+        let run = self.run.get();
+        let state =
+            run.and_then(|incarnation| self.seal_state(&StateInside::Parked { incarnation, call: self.call, round }));
+        let Some(state) = state else {
             return self.failed(&Failure::sent(Reason::Overloaded, "no handle"));
         };
         let requests = String::from_utf8_lossy(requests);

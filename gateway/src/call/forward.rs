@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use rollcall_shared::clock::unix_s;
 use rollcall_shared::ids::ServerId;
 use rollcall_shared::limits;
+use rollcall_shared::placement::Thing;
 use rollcall_shared::telemetry::{set_parent, trace_of};
 use rollcall_shared::wire::{
-    CallId, Caller, Envelope, Failure, Final, Head, Interim, Method, News, Op, Params, Reason, TraceContext,
+    CallId, Caller, Envelope, Failure, Final, Head, Interim, Method, News, Op, Params, Reason, Route, Run, TraceContext,
 };
 use tokio::sync::mpsc;
 use tracing::Instrument as _;
@@ -27,8 +29,8 @@ pub(crate) struct Request {
     pub(crate) params: Params,
     /// Arguments that are mirrored into headers.
     pub(crate) headers: Vec<(String, String)>,
-    /// A call that is parked goes on instead of a new one.
-    pub(crate) resumes: Option<(CallId, u32)>,
+    /// A call that is parked goes on instead of a new one: at which run of which worker, and in which round.
+    pub(crate) resumes: Option<(u64, CallId, u32)>,
 }
 
 /// A request that is on its way.
@@ -36,6 +38,8 @@ pub(crate) struct Forwarded {
     pub(crate) end: BoxFuture<'static, Final>,
     pub(crate) news: mpsc::Receiver<News>,
     pub(crate) call: CallId,
+    /// The worker that has it.
+    pub(crate) run: Run,
     /// Whom it went to; none for the platform.
     pub(crate) server: Option<ServerId>,
     /// How the server is called towards agents.
@@ -52,23 +56,27 @@ pub(crate) fn forward(
     record: &mut Record,
 ) -> Result<Forwarded, Refusal> {
     let definition = permit.definition();
-    let (mut op, timeout) = match permit.server() {
+    let (mut op, timeout, thing) = match permit.server() {
         Some(server) => {
             let Request { method, name, headers, .. } = &request;
             let op =
                 Op::Ask { server: server.id.clone(), method: *method, name: name.clone(), headers: headers.clone() };
-            (op, server.call_timeout())
+            let thing = Thing::connection(&principal.tenant, server, &principal.session_digest());
+            (op, server.call_timeout(), thing)
         }
         None => {
             let tool = permit.registry().docs.tools.get(&*definition.real).ok_or(Refusal::Internal)?.value.clone();
-            (Op::Platform { tool: tool.name.clone() }, tool.call_timeout())
+            let thing = Thing::tool(&principal.tenant, &tool.name);
+            (Op::Platform { tool: tool.name.clone() }, tool.call_timeout(), thing)
         }
     };
     // A call keeps the id of its first leg.
     let mut call = CallId::fresh();
-    if let Some((parked, round)) = request.resumes {
+    let mut route = Route::Owner(thing);
+    if let Some((run, parked, round)) = request.resumes {
         op = Op::Resume { call: parked, round };
         call = parked;
+        route = Route::Run(run);
     }
     record.name = Some(definition.visible.to_string());
     record.server = permit.server().map(|s| s.id.to_string());
@@ -81,11 +89,12 @@ pub(crate) fn forward(
     let waits = if caller.converses { limits::PARKED_FOR * limits::INPUT_ROUNDS } else { Duration::ZERO };
     let head = head(principal, op, call, timeout, record.trace, caller);
     let (interim, news) = Interim::channel();
-    let sent = app.link.send(Envelope { head, params: request.params }, interim);
+    let run = interim.run();
+    let sent = app.link.send(route, Envelope { head, params: request.params }, interim);
     let end = within(sent, timeout + waits + limits::DEADLINE_SLACK).instrument(span).boxed();
     let alias = permit.alias().map(ToString::to_string).unwrap_or_default();
     let visible = definition.visible.to_string();
-    Ok(Forwarded { end, news, call, server: permit.server().map(|s| s.id.clone()), alias, visible })
+    Ok(Forwarded { end, news, call, run, server: permit.server().map(|s| s.id.clone()), alias, visible })
 }
 
 /// The head of an envelope for this principal.
@@ -102,6 +111,7 @@ pub(crate) fn head(
         op,
         call,
         session: principal.session_digest(),
+        sent_at: unix_s(),
         deadline_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
         trace,
         caller,

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod demo_server;
+mod gateway;
 mod quickstart;
 #[cfg(feature = "standalone")]
 mod standalone;
@@ -36,6 +37,20 @@ enum Command {
         /// Adds public MCP servers to the quickstart, through npx and uvx.
         #[arg(long, conflicts_with = "config")]
         with_public: bool,
+    },
+    /// A gateway node among others: shares its store with them and with its workers.
+    Gateway {
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Gives a new shared store its markers; without them it allows nothing, so that a store that lost everything is told
+    /// apart from a new one.
+    Seed {
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Also where there are markers: what the store holds now counts, and what it lost counts as never written.
+        #[arg(long)]
+        anew: bool,
     },
     /// Mints a session token for development, where the issuer's key is in the configuration (hs256_key).
     Token {
@@ -80,6 +95,8 @@ pub fn main() -> ExitCode {
         Command::Standalone { config, with_public } => {
             runtime.block_on(standalone::run(config.as_deref(), with_public))
         }
+        Command::Gateway { config } => runtime.block_on(gateway::run(&config)),
+        Command::Seed { config, anew } => runtime.block_on(gateway::seed(&config, anew)),
         Command::Token { config, tenant, session, ttl, scope, issuer } => {
             let request = token::Request { tenant, session, ttl, scope, issuer };
             token::run(config.as_deref(), &request)
@@ -90,8 +107,7 @@ pub fn main() -> ExitCode {
 
 /// Reads a configuration, or prints every problem and gives the exit code.
 fn read_config(path: &Path) -> Result<Config, ExitCode> {
-    let text = std::fs::read_to_string(path).map_err(|e| fail(USAGE, &format!("{}: {e}", path.display())))?;
-    parse_config(&text, &path.display().to_string())
+    Config::read_file(path, &Environment::of_process()).map_err(|report| fail(USAGE, &report))
 }
 
 fn parse_config(text: &str, name: &str) -> Result<Config, ExitCode> {

@@ -19,7 +19,8 @@ use rollcall_shared::ids::ServerId;
 use rollcall_shared::limits;
 use rollcall_shared::mcp::raw;
 use rollcall_shared::model::EntryKind;
-use rollcall_shared::wire::{CallId, Caller, Envelope, Final, Interim, News, Op, Params, Told, TraceContext};
+use rollcall_shared::placement::Thing;
+use rollcall_shared::wire::{CallId, Caller, Envelope, Final, Interim, News, Op, Params, Route, Told, TraceContext};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -154,12 +155,23 @@ impl Feed {
         let trace = TraceContext::fresh();
         let head = head(&self.principal, op, CallId::fresh(), limits::MCP_SESSION_LIFETIME, trace, Caller::default());
         let (interim, news) = Interim::channel();
-        let mut end = self.app.link.send(Envelope { head, params: Params::default() }, interim);
+        let route = self.route(server);
+        let mut end = self.app.link.send(route, Envelope { head, params: Params::default() }, interim);
         let waker = std::task::Waker::noop();
         // Begun at once, so that it listens from now on.
         let begun = end.as_mut().poll(&mut Context::from_waker(waker));
         let again = begun.is_ready().then(|| Instant::now() + limits::BACKOFF_FIRST);
         Watch { at, end, news, again }
+    }
+
+    /// Where the connection to a server is that serves this session.
+    fn route(&self, server: &ServerId) -> Route {
+        let configured = self.sight.registry.docs.servers.get(server).map(|owned| owned.value.clone());
+        let tenant = &self.principal.tenant;
+        match configured {
+            Some(configured) => Route::Owner(Thing::connection(tenant, &configured, &self.principal.session_digest())),
+            None => Route::Here,
+        }
     }
 
     /// When the next watch that ended is to be made anew.

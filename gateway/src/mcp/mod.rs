@@ -24,7 +24,9 @@ use rollcall_shared::limits;
 use rollcall_shared::mcp::era::{Era, META_SERVER};
 use rollcall_shared::mcp::{raw, sse};
 use rollcall_shared::model::EntryKind;
-use rollcall_shared::wire::{CallId, Caller, Envelope, Failure, Final, Interim, Member, Op, Params as Members, Reason};
+use rollcall_shared::wire::{
+    CallId, Caller, Envelope, Failure, Final, Interim, Member, Op, Params as Members, Reason, Route,
+};
 use serde_json::value::RawValue;
 
 use crate::app::App;
@@ -137,7 +139,7 @@ fn accepted() -> Response<Body> {
 async fn cancel(app: &Arc<App>, principal: &Principal, session: Option<&Session>, request: Option<&RawValue>) {
     let Some(request) = request else { return };
     let request = within(session, request.get());
-    tell(app, principal, Op::Cancel { request }, Members::default()).await;
+    tell(app, principal, Route::Everyone, Op::Cancel { request }, Members::default()).await;
 }
 
 /// A request's id as it is known to workers: two clients of one agent session may use the same.
@@ -146,10 +148,10 @@ fn within(session: Option<&Session>, id: &str) -> String {
 }
 
 /// A word to a worker that concerns a call under way.
-async fn tell(app: &App, principal: &Principal, op: Op, params: Members) -> Final {
+async fn tell(app: &App, principal: &Principal, route: Route, op: Op, params: Members) -> Final {
     let trace = rollcall_shared::wire::TraceContext::fresh();
     let head = head(principal, op, CallId::fresh(), limits::APPLY_TIMEOUT, trace, Caller::default());
-    let told = app.link.send(Envelope { head, params }, Interim::none());
+    let told = app.link.send(route, Envelope { head, params }, Interim::none());
     let late = |_| Final::Failed(Failure::sent(Reason::TimedOut, "the worker does not answer"));
     tokio::time::timeout(limits::APPLY_TIMEOUT, told).await.unwrap_or_else(late)
 }

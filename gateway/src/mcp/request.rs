@@ -147,7 +147,7 @@ async fn send(
 }
 
 /// The second round of a request that needed input: its answers, and the state that goes with them.
-fn answered(ask: &Ask<'_>, permit: Permit<'_>, sent: &mut Sent) -> Result<Option<(CallId, u32)>, Refusal> {
+fn answered(ask: &Ask<'_>, permit: Permit<'_>, sent: &mut Sent) -> Result<Option<(u64, CallId, u32)>, Refusal> {
     if ask.message.era == Era::Legacy || sent.method == Method::Complete {
         return Ok(None);
     }
@@ -165,10 +165,7 @@ fn answered(ask: &Ask<'_>, permit: Permit<'_>, sent: &mut Sent) -> Result<Option
             sent.params.push(Member::RequestState, Bytes::copy_from_slice(state.as_bytes()));
             Ok(None)
         }
-        StateInside::Parked { incarnation, call, round } if incarnation == ask.app.link.incarnation() => {
-            Ok(Some((call, round)))
-        }
-        StateInside::Parked { .. } => Err(unknown()),
+        StateInside::Parked { incarnation, call, round } => Ok(Some((incarnation, call, round))),
     }
 }
 
@@ -177,7 +174,7 @@ pub(super) async fn relayed(
     ask: &Ask<'_>,
     permit: Permit<'_>,
     sent: Sent,
-    resumes: Option<(CallId, u32)>,
+    resumes: Option<(u64, CallId, u32)>,
     task: Option<String>,
     held: impl std::any::Any + Send,
     record: &mut Record,
@@ -194,6 +191,7 @@ pub(super) async fn relayed(
         id: ask.id.to_owned(),
         method,
         call: forwarded.call,
+        run: forwarded.run,
         server: forwarded.server,
         alias: forwarded.alias,
         visible: forwarded.visible,

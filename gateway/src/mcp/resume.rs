@@ -13,7 +13,9 @@ use rollcall_shared::mcp::era::Era;
 use rollcall_shared::mcp::jsonrpc::Outcome;
 use rollcall_shared::mcp::raw;
 use rollcall_shared::model::EntryKind;
-use rollcall_shared::wire::{CallId, Caller, Envelope, Final, Interim, Member, Method, Op, Params, TraceContext};
+use rollcall_shared::wire::{
+    CallId, Caller, Envelope, Final, Interim, Member, Method, Op, Params, Reason, Route, Run, TraceContext,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -75,7 +77,7 @@ impl Thread {
 
     pub(crate) fn event_id(&self, facts: &Facts, seq: u64) -> Option<String> {
         let inside = EventInside {
-            place: place(facts, seq),
+            place: place(facts, seq)?,
             request: facts.id.clone(),
             method: facts.method,
             visible: facts.visible.clone(),
@@ -84,12 +86,13 @@ impl Thread {
     }
 
     pub(crate) fn question_id(&self, facts: &Facts, seq: u64) -> Option<String> {
-        self.seal(facts, Purpose::Question, &place(facts, seq))
+        self.seal(facts, Purpose::Question, &place(facts, seq)?)
     }
 }
 
-fn place(facts: &Facts, seq: u64) -> Place {
-    Place { incarnation: facts.app.link.incarnation(), call: facts.call, seq }
+/// None before a worker has answered at all.
+fn place(facts: &Facts, seq: u64) -> Option<Place> {
+    Some(Place { incarnation: facts.run.get()?, call: facts.call, seq })
 }
 
 /// A client answers a question of ours.
@@ -106,15 +109,13 @@ pub(super) async fn answer(
     let owner = Owner { principal, scope: &scope };
     let content = app.seals.open(Purpose::Question, owner, &handle).ok_or_else(unknown)?;
     let inside: Place = serde_json::from_slice(&content).map_err(|_| unknown())?;
-    if inside.incarnation != app.link.incarnation() {
-        return Err(unknown());
-    }
     let mut params = Params::default();
     match outcome {
         Outcome::Result(result) => params.push(Member::Result, Bytes::copy_from_slice(result.get().as_bytes())),
         Outcome::Error(error) => params.push(Member::Error, Bytes::copy_from_slice(error.get().as_bytes())),
     }
-    match tell(app, principal, Op::Answer { call: inside.call, seq: inside.seq }, params).await {
+    let op = Op::Answer { call: inside.call, seq: inside.seq };
+    match tell(app, principal, Route::Run(inside.incarnation), op, params).await {
         Final::Result(_) => Ok(()),
         Final::Error(_) | Final::Parked { .. } | Final::Failed(_) => Err(unknown()),
     }
@@ -143,13 +144,21 @@ pub(super) async fn resume(
         Method::CallTool | Method::GetTask | Method::UpdateTask | Method::CancelTask => &[EntryKind::Tool],
     };
     let permit = kinds.iter().find_map(|kind| sight.permit(*kind, &inside.visible));
-    let permit = permit.filter(|_| inside.place.incarnation == app.link.incarnation()).ok_or_else(unknown)?;
+    let permit = permit.ok_or_else(unknown)?;
     let mut caller = Caller { era: Some(Era::Legacy), converses: true, ..Caller::default() };
     session.speaks_for(&mut caller);
     let op = Op::Replay { call: inside.place.call, after: inside.place.seq };
     let head = head(principal, op, inside.place.call, limits::PARKED_FOR, TraceContext::fresh(), caller);
     let (interim, news) = Interim::channel();
-    let end = app.link.send(Envelope { head, params: Params::default() }, interim);
+    let run = Run::of(inside.place.incarnation);
+    let route = Route::Run(inside.place.incarnation);
+    let mut end = app.link.send(route, Envelope { head, params: Params::default() }, interim);
+    match (&mut end).now_or_never() {
+        // The call is nowhere any more: there is no stream to go on with.
+        Some(Final::Failed(failure)) if failure.reason == Reason::NoSuchCall => return Err(unknown()),
+        Some(ended) => end = std::future::ready(ended).boxed(),
+        None => {}
+    }
     record.name = Some(inside.visible.clone());
     let facts = Facts {
         app: app.clone(),
@@ -158,6 +167,7 @@ pub(super) async fn resume(
         id: inside.request,
         method: inside.method,
         call: inside.place.call,
+        run,
         server: permit.server().map(|server| server.id.clone()),
         alias: permit.alias().map(ToString::to_string).unwrap_or_default(),
         visible: inside.visible,
@@ -166,7 +176,6 @@ pub(super) async fn resume(
     };
     let thread = Some(Thread::new(session.number()));
     let recording = Recording::new(app.clone(), record.hand_on());
-    let state =
-        Running { end: end.boxed(), news, facts, thread, last: inside.place.seq, recording, _held: Box::new(stands) };
+    let state = Running { end, news, facts, thread, last: inside.place.seq, recording, _held: Box::new(stands) };
     Ok(stream_of(state, None, None))
 }

@@ -10,6 +10,7 @@ mod read;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use url::Url;
@@ -19,6 +20,7 @@ use crate::ids::{BundleName, IssuerId, TenantId};
 use crate::limits;
 use crate::model::{Bundle, PlatformTool, Server, Settings};
 use crate::secret::Secret;
+use crate::store::redis::RedisSettings;
 
 pub use environment::{Environment, expand};
 
@@ -35,6 +37,7 @@ pub struct Config {
     pub store: Store,
     pub keys: Keys,
     pub worker: Option<WorkerAddress>,
+    pub drain: Drain,
     pub limits: Limits,
     /// Networks, beyond the public internet, that URLs written over the admin API may reach.
     pub upstream_networks: Vec<IpNet>,
@@ -78,6 +81,11 @@ impl TenantScope {
 pub enum Store {
     Memory,
     File(PathBuf),
+    /// Redis or Valkey, and for how long a node may rely on what it holds when that does not answer.
+    Redis {
+        settings: Box<RedisSettings>,
+        lease: Duration,
+    },
 }
 
 /// Keys that seal handles and sign what gateways tell workers; two at a time, to rotate.
@@ -96,7 +104,37 @@ pub struct NamedKey {
 #[derive(Debug, Clone)]
 pub struct WorkerAddress {
     pub listen: SocketAddr,
-    pub advertise: String,
+    /// `host:port` by which gateways reach it; where it listens, if that is not said.
+    pub advertise: Option<String>,
+    /// What its share of the placements hangs on: kept over restarts, it keeps its share.
+    pub name: Option<String>,
+    /// Its share, in relation to others'.
+    pub weight: u32,
+    /// For gateways and workers: both show a certificate of the same authority.
+    pub tls: Option<LinkTls>,
+}
+
+/// PEM files.
+#[derive(Debug, Clone)]
+pub struct LinkTls {
+    pub ca_file: PathBuf,
+    pub cert_file: PathBuf,
+    pub key_file: PathBuf,
+}
+
+/// How a process ends.
+#[derive(Debug, Clone, Copy)]
+pub struct Drain {
+    /// From not being ready to closing the doors: the time that load balancers and gateways need to notice.
+    pub delay: Duration,
+    /// How long calls in flight may take from there.
+    pub patience: Duration,
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self { delay: limits::DRAIN_DELAY, patience: limits::CALL_TIMEOUT + limits::HEAD_TIMEOUT }
+    }
 }
 
 /// Bounds that an operator may move.
@@ -163,6 +201,15 @@ pub struct FileTenant {
 }
 
 impl Config {
+    /// Reads a configuration file. On failure, a report with every problem and its place.
+    pub fn read_file(path: &std::path::Path, environment: &Environment) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        Self::read(&text, environment).map_err(|problems| {
+            let lines: Vec<String> = problems.iter().map(|problem| format!("\n  {problem}")).collect();
+            format!("{} has {} problem(s):{}", path.display(), lines.len(), lines.concat())
+        })
+    }
+
     /// Reads a configuration file. On failure every problem is given.
     pub fn read(text: &str, environment: &Environment) -> Result<Self, Vec<Problem>> {
         let problems = Problems::new();

@@ -8,14 +8,16 @@ use ipnet::IpNet;
 use url::Url;
 
 use super::{
-    Admin, AdminKey, Config, FileTenant, Issuer, KeySource, Keys, Limits, NamedKey, Store, Telemetry, TenantScope,
-    TenantSource, WorkerAddress,
+    Admin, AdminKey, Config, Drain, FileTenant, Issuer, KeySource, Keys, Limits, LinkTls, NamedKey, Store, Telemetry,
+    TenantScope, TenantSource, WorkerAddress,
 };
-use crate::document::{Fields, Node, Problems};
+use crate::document::{Fields, Kind, Node, Problems};
 use crate::ids::{BundleName, IssuerId, TenantId};
+use crate::limits;
 use crate::model::server::parse_url;
 use crate::model::{Bundle, PlatformTool, Server, Settings};
 use crate::secret::Secret;
+use crate::store::redis::RedisSettings;
 
 pub(super) fn config(root: &Node, problems: &Problems) -> Option<Config> {
     let mut fields = root.fields("", problems)?;
@@ -37,10 +39,11 @@ pub(super) fn config(root: &Node, problems: &Problems) -> Option<Config> {
         }),
         store: fields
             .optional("store")
-            .and_then(|(n, p)| n.parsed(&p, problems, store))
+            .and_then(|(n, p)| store(n, &p, problems))
             .unwrap_or_else(|| Store::File(PathBuf::from("./rollcall-data"))),
         keys: fields.optional("keys").and_then(|(n, p)| keys(n, &p, problems)).unwrap_or_default(),
         worker: fields.optional("worker").and_then(|(n, p)| worker(n, &p, problems)),
+        drain: fields.optional("drain").and_then(|(n, p)| drain(n, &p, problems)).unwrap_or_default(),
         limits: fields.optional("limits").and_then(|(n, p)| limits(n, &p, problems)).unwrap_or_default(),
         upstream_networks: fields.optional("upstream").and_then(|(n, p)| networks(n, &p, problems)).unwrap_or_default(),
         issuers: fields
@@ -66,11 +69,52 @@ fn public_url(text: &str) -> Result<Url, String> {
     if url.query().is_some() { Err("no query".to_owned()) } else { Ok(url) }
 }
 
-fn store(text: &str) -> Result<Store, String> {
+/// A text, or a mapping with the text as its `url` and what a shared store needs beside it.
+fn store(node: &Node, path: &str, problems: &Problems) -> Option<Store> {
+    if !matches!(node.kind, Kind::Map(_)) {
+        return node.parsed(path, problems, store_url);
+    }
+    let mut fields = node.fields(path, problems)?;
+    let mut store = fields.required("url").and_then(|(n, p)| n.parsed(&p, problems, store_url));
+    let mut file = |key: &'static str| fields.optional(key).and_then(|(n, p)| n.text(&p, problems)).map(PathBuf::from);
+    let (ca_file, cert_file, key_file) = (file("ca_file"), file("cert_file"), file("key_file"));
+    let sentinel_password =
+        fields.optional("sentinel_password").and_then(|(n, p)| n.text(&p, problems)).map(Secret::new);
+    let lease = fields.optional("lease").and_then(|(n, p)| {
+        let lease = n.duration(&p, problems)?;
+        if lease < limits::STORE_LEASE_LEAST {
+            problems.add(&n.place, &p, format!("a lease of at least {} s", limits::STORE_LEASE_LEAST.as_secs()));
+        }
+        Some(lease)
+    });
+    match &mut store {
+        Some(Store::Redis { settings, lease: default }) => {
+            if cert_file.is_some() != key_file.is_some() {
+                fields.problem("`cert_file` and `key_file` belong together");
+            }
+            if !settings.tls && (ca_file.is_some() || cert_file.is_some()) {
+                fields.problem("certificates are for TLS: rediss://, rediss+sentinel:// or rediss+cluster://");
+            }
+            (settings.ca_file, settings.cert_file, settings.key_file) = (ca_file, cert_file, key_file);
+            settings.sentinel_password = sentinel_password;
+            *default = lease.unwrap_or(*default);
+        }
+        Some(_) => fields.problem("only a shared store takes more than its `url`"),
+        None => {}
+    }
+    fields.finish();
+    store
+}
+
+fn store_url(text: &str) -> Result<Store, String> {
     match text.split_once(':') {
         Some(("memory", "")) => Ok(Store::Memory),
         Some(("file", folder)) if !folder.is_empty() => Ok(Store::File(PathBuf::from(folder))),
-        _ => Err("expected memory: or file:FOLDER".to_owned()),
+        Some((scheme, _)) if scheme.starts_with("redis") => {
+            let settings = Box::new(RedisSettings::parse(text)?);
+            Ok(Store::Redis { settings, lease: limits::STORE_LEASE })
+        }
+        _ => Err("expected memory:, file:FOLDER, redis://HOST:PORT, redis+sentinel:// or redis+cluster://".to_owned()),
     }
 }
 
@@ -167,9 +211,28 @@ fn worker(node: &Node, path: &str, problems: &Problems) -> Option<WorkerAddress>
     let mut fields = node.fields(path, problems)?;
     let listen = required_address(&mut fields, problems);
     let advertise = fields.optional("advertise").and_then(|(n, p)| n.text(&p, problems)).map(str::to_owned);
+    let name = fields.optional("name").and_then(|(n, p)| n.text(&p, problems)).map(str::to_owned);
+    let weight = fields.optional("weight").and_then(|(n, p)| n.integer(&p, 1..=1000, problems)).unwrap_or(1);
+    let tls = fields.optional("tls").and_then(|(n, p)| link_tls(n, &p, problems));
     fields.finish();
-    let listen = listen?;
-    Some(WorkerAddress { listen, advertise: advertise.unwrap_or_else(|| listen.to_string()) })
+    Some(WorkerAddress { listen: listen?, advertise, name, weight: u32::try_from(weight).unwrap_or(1), tls })
+}
+
+fn link_tls(node: &Node, path: &str, problems: &Problems) -> Option<LinkTls> {
+    let mut fields = node.fields(path, problems)?;
+    let mut file = |key| fields.required(key).and_then(|(n, p)| n.text(&p, problems)).map(PathBuf::from);
+    let (ca_file, cert_file, key_file) = (file("ca_file"), file("cert_file"), file("key_file"));
+    fields.finish();
+    Some(LinkTls { ca_file: ca_file?, cert_file: cert_file?, key_file: key_file? })
+}
+
+fn drain(node: &Node, path: &str, problems: &Problems) -> Option<Drain> {
+    let mut fields = node.fields(path, problems)?;
+    let default = Drain::default();
+    let mut time = |key, default| fields.optional(key).and_then(|(n, p)| n.duration(&p, problems)).unwrap_or(default);
+    let out = Drain { delay: time("delay", default.delay), patience: time("patience", default.patience) };
+    fields.finish();
+    Some(out)
 }
 
 fn limits(node: &Node, path: &str, problems: &Problems) -> Option<Limits> {

@@ -60,7 +60,7 @@ fn every_problem_is_in_one_report() {
     let text = r#"
 lisen: 127.0.0.1:8080
 limits: {body_bytes: 4MB, calls_in_flight: 0}
-store: redis://x
+store: rodis://x
 issuers:
   - {issuer: a, audience: b, hs256_key: short, tenant: acme, tenant_claim: t}
 tenants:
@@ -80,7 +80,8 @@ admin: {listen: nowhere, keys: [{id: x, secret: "${NOPE}", tenants: ["*"]}]}
         "line 2 column 8: unknown key `lisen`; did you mean `listen`?",
         "line 3 column 22: limits.body_bytes: expected a size such as 4MiB, found \"4MB\"",
         "line 3 column 44: limits.calls_in_flight: expected a whole number from 1 to 10000000, found 0",
-        "line 4 column 8: store: \"redis://x\": expected memory: or file:FOLDER",
+        "line 4 column 8: store: \"rodis://x\": expected memory:, file:FOLDER, redis://HOST:PORT, \
+         redis+sentinel:// or redis+cluster://",
         "line 6 column 41: issuers[0].hs256_key: an HS256 key needs at least 32 characters (RFC 7518, section 3.2)",
         "line 6 column 5: issuers[0]: either `tenant_claim` with `tenants`, or `tenant`",
         "line 10 column 14: tenants.acme.servers[0].id: \"a b\": a server id must be 1 to 128 characters of \

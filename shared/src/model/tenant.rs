@@ -21,6 +21,9 @@ pub struct Settings {
     pub reject_server_name: bool,
     #[serde(default)]
     pub defer_above: Option<usize>,
+    /// Each request asks the store whether anything changed before it: a revocation that was answered is in effect.
+    #[serde(default)]
+    pub strict: bool,
     /// For sessions that were never given a policy; without it they may use nothing.
     #[serde(default)]
     pub default_policy: Option<Policy>,
@@ -33,6 +36,7 @@ impl Default for Settings {
             hide_denied: false,
             reject_server_name: false,
             defer_above: None,
+            strict: false,
             default_policy: None,
         }
     }
@@ -66,6 +70,10 @@ impl Settings {
                 .optional("defer_above")
                 .and_then(|(n, p)| n.integer(&p, 0..=1_000_000, problems))
                 .map(size),
+            strict: fields
+                .optional("freshness")
+                .and_then(|(n, p)| n.choice(&p, problems, &[("lease", false), ("strict", true)]))
+                .unwrap_or(false),
             default_policy: fields.optional("default_policy").and_then(|(n, p)| Policy::read(n, &p, problems)),
         }
     }

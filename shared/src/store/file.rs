@@ -11,8 +11,8 @@ use futures_util::future::BoxFuture;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 use super::memory::check;
-use super::versions::{Log, Versions, lock};
-use super::{Changes, Document, Documents, Key, Kind, PARTITIONS, StoreError, Tombstone, Write, partition};
+use super::versions::{Log, Position, Versions, lock};
+use super::{Changes, Document, Documents, Key, Kind, Listed, PARTITIONS, StoreError, Tombstone, Write, partition};
 use crate::digest::{Digest, unguessable};
 use crate::ids::TenantId;
 
@@ -47,7 +47,7 @@ impl FileStore {
         let path = folder.join("rollcall.redb");
         let database =
             Database::create(&path).map_err(|e| StoreError::Unavailable(format!("{}: {e}", path.display())))?;
-        let versions = Arc::new(Versions::default());
+        let versions = Arc::new(Versions::embedded());
         let log = Arc::new(Log::default());
         let transaction = database.begin_write().map_err(unavailable)?;
         {
@@ -57,7 +57,7 @@ impl FileStore {
             for entry in table.iter().map_err(unavailable)? {
                 let (partition, version) = entry.map_err(unavailable)?;
                 let partition = usize::try_from(partition.value()).unwrap_or(PARTITIONS);
-                versions.raise(partition, version.value());
+                versions.hint(partition, Position { version: version.value(), ..Position::default() });
                 log.start_at(partition, version.value());
             }
             let mut meta = transaction.open_table(META).map_err(unavailable)?;
@@ -99,7 +99,7 @@ fn read_address(text: &str) -> Option<Key> {
     let mut parts = text.splitn(3, '\0');
     let tenant = TenantId::parse(parts.next()?).ok()?;
     let label = parts.next()?;
-    let kind = Kind::ALL.into_iter().find(|k| k.label() == label)?;
+    let kind = Kind::of_label(label)?;
     Some(Key { tenant, kind, id: parts.next()?.to_owned() })
 }
 
@@ -131,8 +131,9 @@ impl Documents for FileStore {
         })
     }
 
-    fn list<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<Vec<(Key, Document)>, StoreError>> {
+    fn list<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<Listed, StoreError>> {
         let tenant = tenant.clone();
+        let at = self.log.position(partition(&tenant));
         self.run(move |database| {
             let transaction = database.begin_read().map_err(unavailable)?;
             let table = transaction.open_table(DOCUMENTS).map_err(unavailable)?;
@@ -148,7 +149,7 @@ impl Documents for FileStore {
                     }
                 }
             }
-            Ok(out)
+            Ok(Listed { at, documents: out })
         })
     }
 
@@ -184,7 +185,7 @@ impl Documents for FileStore {
             }
             transaction.commit().map_err(unavailable)?;
             log.append(partition, version, writes.into_iter().map(|w| w.key));
-            versions.raise(partition, version);
+            versions.hint(partition, Position { version, ..Position::default() });
             Ok(version)
         })
     }
@@ -200,6 +201,10 @@ impl Documents for FileStore {
                 .map_err(unavailable)?;
             transaction.commit().map_err(unavailable)
         })
+    }
+
+    fn keep_blob<'a>(&'a self, digest: &'a Digest) -> BoxFuture<'a, Result<bool, StoreError>> {
+        async move { Ok(self.get_blob(digest).await?.is_some()) }.boxed()
     }
 
     fn get_blob<'a>(&'a self, digest: &'a Digest) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
@@ -227,9 +232,18 @@ impl Documents for FileStore {
         })
     }
 
-    fn changes(&self, partition: usize, after: u64) -> BoxFuture<'_, Result<Changes, StoreError>> {
+    fn changes(&self, partition: usize, after: Position) -> BoxFuture<'_, Result<Changes, StoreError>> {
         let changes = self.log.after(partition, after);
         async move { Ok(changes) }.boxed()
+    }
+
+    fn position(&self, partition: usize) -> BoxFuture<'_, Result<Position, StoreError>> {
+        let at = self.log.position(partition);
+        async move { Ok(at) }.boxed()
+    }
+
+    fn prove<'a>(&'a self, _: &'a TenantId) -> BoxFuture<'a, Result<(), StoreError>> {
+        async { Ok(()) }.boxed()
     }
 
     fn forget<'a>(&'a self, tenant: &'a TenantId, tombstone: Tombstone) -> BoxFuture<'a, Result<u64, StoreError>> {

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::versions::{Log, Versions, lock};
-use super::{Changes, Document, Documents, Expect, Key, Kind, StoreError, Tombstone, Write, partition};
+use super::versions::{Log, Position, Versions, lock};
+use super::{Changes, Document, Documents, Expect, Key, Kind, Listed, StoreError, Tombstone, Write, partition};
 use crate::digest::Digest;
 use crate::ids::TenantId;
 
@@ -20,11 +20,16 @@ struct State {
 }
 
 /// See the module.
-#[derive(Default)]
 pub struct MemoryStore {
     state: Mutex<State>,
     log: Log,
     versions: Arc<Versions>,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self { state: Mutex::default(), log: Log::default(), versions: Arc::new(Versions::embedded()) }
+    }
 }
 
 impl MemoryStore {
@@ -49,14 +54,15 @@ impl Documents for MemoryStore {
         async move { Ok(found) }.boxed()
     }
 
-    fn list<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<Vec<(Key, Document)>, StoreError>> {
-        let found = lock(&self.state)
+    fn list<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<Listed, StoreError>> {
+        let at = self.log.position(partition(tenant));
+        let documents = lock(&self.state)
             .documents
             .iter()
             .filter(|(key, _)| key.tenant == *tenant && !key.kind.is_of_session())
             .map(|(key, (document, _))| (key.clone(), document.clone()))
             .collect();
-        async move { Ok(found) }.boxed()
+        async move { Ok(Listed { at, documents }) }.boxed()
     }
 
     fn write<'a>(&'a self, tenant: &'a TenantId, writes: Vec<Write>) -> BoxFuture<'a, Result<u64, StoreError>> {
@@ -83,7 +89,7 @@ impl Documents for MemoryStore {
             }
             self.log.append(partition, version, keys);
             drop(state);
-            self.versions.raise(partition, version);
+            self.versions.hint(partition, Position { version, ..Position::default() });
             Ok(version)
         })();
         async move { written }.boxed()
@@ -92,6 +98,11 @@ impl Documents for MemoryStore {
     fn put_blob<'a>(&'a self, digest: &'a Digest, bytes: Vec<u8>) -> BoxFuture<'a, Result<(), StoreError>> {
         lock(&self.state).blobs.insert(*digest, bytes.into());
         async { Ok(()) }.boxed()
+    }
+
+    fn keep_blob<'a>(&'a self, digest: &'a Digest) -> BoxFuture<'a, Result<bool, StoreError>> {
+        let found = lock(&self.state).blobs.contains_key(digest);
+        async move { Ok(found) }.boxed()
     }
 
     fn get_blob<'a>(&'a self, digest: &'a Digest) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
@@ -109,9 +120,18 @@ impl Documents for MemoryStore {
         async move { Ok(found.into_iter().collect()) }.boxed()
     }
 
-    fn changes(&self, partition: usize, after: u64) -> BoxFuture<'_, Result<Changes, StoreError>> {
+    fn changes(&self, partition: usize, after: Position) -> BoxFuture<'_, Result<Changes, StoreError>> {
         let changes = self.log.after(partition, after);
         async move { Ok(changes) }.boxed()
+    }
+
+    fn position(&self, partition: usize) -> BoxFuture<'_, Result<Position, StoreError>> {
+        let at = self.log.position(partition);
+        async move { Ok(at) }.boxed()
+    }
+
+    fn prove<'a>(&'a self, _: &'a TenantId) -> BoxFuture<'a, Result<(), StoreError>> {
+        async { Ok(()) }.boxed()
     }
 
     fn forget<'a>(&'a self, tenant: &'a TenantId, tombstone: Tombstone) -> BoxFuture<'a, Result<u64, StoreError>> {

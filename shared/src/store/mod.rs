@@ -5,7 +5,9 @@
 //! can only narrow what is allowed: a store without its incarnation marker denies everything until it is seeded.
 
 mod file;
+pub mod membership;
 mod memory;
+pub mod redis;
 mod versions;
 
 use std::fmt;
@@ -21,7 +23,7 @@ use crate::ids::TenantId;
 
 pub use file::FileStore;
 pub use memory::MemoryStore;
-pub use versions::Versions;
+pub use versions::{Heard, Position, Versions};
 
 /// Partitions of the store. Fixed: a change would move every tenant.
 pub const PARTITIONS: usize = 64;
@@ -65,6 +67,10 @@ impl Kind {
     /// Documents of sessions are read one by one; a tenant may have a million.
     pub fn is_of_session(self) -> bool {
         matches!(self, Kind::Policy | Kind::SessionRevoked | Kind::McpSession)
+    }
+
+    pub fn of_label(label: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.label() == label)
     }
 
     pub fn label(self) -> &'static str {
@@ -166,12 +172,24 @@ impl Tombstone {
     }
 }
 
-/// What changed after a version.
+/// What changed after a position, up to another one.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Changes {
-    Since(Vec<(u64, Key)>),
-    /// The log no longer reaches back that far: read everything again.
-    Gap,
+    Since {
+        to: Position,
+        keys: Vec<Key>,
+    },
+    /// The log does not reach back that far, or the store's history is not the one that was seen: read everything again.
+    Gap {
+        to: Position,
+    },
+}
+
+/// A tenant's documents, at least as new as `at`.
+#[derive(Debug)]
+pub struct Listed {
+    pub at: Position,
+    pub documents: Vec<(Key, Document)>,
 }
 
 #[derive(Debug, Clone, thiserror::Error)]
@@ -182,20 +200,38 @@ pub enum StoreError {
     Unavailable(String),
     #[error("the store has lost its incarnation marker; nothing is allowed until it is seeded again")]
     NotSeeded,
+    #[error("the store has lost the documents of {0}; nothing is allowed there until it is seeded again")]
+    Lost(String),
+    #[error(
+        "the store went back from version {from} to {to} of partition {partition}; nothing is allowed there until it is seeded again"
+    )]
+    WentBack { partition: usize, from: u64, to: u64 },
+    #[error("what the store holds is not what was put there: {0}")]
+    Damaged(String),
+    #[error("the write stands, but no replica confirmed it in time")]
+    NotProven,
 }
 
 /// Versioned, watched, durable documents, and blobs addressed by their content.
 pub trait Documents: Send + Sync {
     fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Document>, StoreError>>;
     /// All documents of a tenant except those of its sessions, which are read one by one.
-    fn list<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<Vec<(Key, Document)>, StoreError>>;
+    fn list<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<Listed, StoreError>>;
     /// All or nothing. Every key must be of `tenant`. Gives the partition's new version.
     fn write<'a>(&'a self, tenant: &'a TenantId, writes: Vec<Write>) -> BoxFuture<'a, Result<u64, StoreError>>;
     fn put_blob<'a>(&'a self, digest: &'a Digest, bytes: Vec<u8>) -> BoxFuture<'a, Result<(), StoreError>>;
     fn get_blob<'a>(&'a self, digest: &'a Digest) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>>;
+    /// Whether a blob is there; a store in which unused ones expire keeps it for another while.
+    fn keep_blob<'a>(&'a self, digest: &'a Digest) -> BoxFuture<'a, Result<bool, StoreError>>;
     /// Tenants that have a document of settings.
     fn tenants(&self) -> BoxFuture<'_, Result<Vec<TenantId>, StoreError>>;
-    fn changes(&self, partition: usize, after: u64) -> BoxFuture<'_, Result<Changes, StoreError>>;
+    fn changes(&self, partition: usize, after: Position) -> BoxFuture<'_, Result<Changes, StoreError>>;
+    /// Where a partition stands now, for requests that may rely on nothing older than themselves. Asks the store, where it
+    /// is another process; those who ask at once share one question that is put after they came.
+    fn position(&self, partition: usize) -> BoxFuture<'_, Result<Position, StoreError>>;
+    /// Waits until the writes that this node made before are held by a replica, where there are any; `NotProven` if none
+    /// confirms in time.
+    fn prove<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<(), StoreError>>;
     /// Removes a tenant: its revocations stay, and each policy of a session becomes `tombstone`, which expires, so that a
     /// tenant of the same name finds no rights and loses no denial. Gives the new version.
     fn forget<'a>(&'a self, tenant: &'a TenantId, tombstone: Tombstone) -> BoxFuture<'a, Result<u64, StoreError>>;

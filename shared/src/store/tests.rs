@@ -2,10 +2,16 @@
 
 #![expect(clippy::disallowed_methods, reason = "a test joins what it spawns")]
 
-use redb::Database;
+use std::time::Duration;
 
+use redb::Database;
+use rollcall_loadtest::redis::RedisServer;
+
+use super::membership::{Claim, Counters, LocalMembership, Member, Membership};
+use super::redis::{RedisSettings, RedisStore};
 use super::*;
 use crate::clock::unix_s;
+use crate::task::Tasks;
 
 fn tenant(name: &str) -> TenantId {
     TenantId::parse(name).expect("a tenant id")
@@ -15,6 +21,32 @@ async fn every_store(check: impl AsyncFn(&dyn Documents)) {
     check(&MemoryStore::new()).await;
     let folder = tempfile::tempdir().expect("a folder");
     check(&FileStore::open(&folder.path().join("data")).expect("a store")).await;
+    let server = RedisServer::start().await.expect("a server");
+    let (store, tasks) = seeded(&server.url()).await;
+    check(&store).await;
+    assert!(tasks.drain(Duration::from_secs(5)).await);
+}
+
+/// A shared store that is connected and has its markers.
+async fn seeded(url: &str) -> (RedisStore, Tasks) {
+    let tasks = Tasks::new();
+    let store = RedisStore::open(RedisSettings::parse(url).expect("settings"), &tasks).expect("a store");
+    store.connected(Duration::from_secs(10)).await.expect("connected");
+    store.seed(false).await.expect("seeded");
+    let mut moved = store.versions().watch();
+    while !matches!(store.versions().heard(0), Heard::At { .. }) {
+        moved.changed().await.expect("a beat");
+    }
+    (store, tasks)
+}
+
+async fn every_membership(check: impl AsyncFn(&dyn Membership, &dyn Counters)) {
+    let local = LocalMembership::default();
+    check(&local, &local).await;
+    let server = RedisServer::start().await.expect("a server");
+    let (store, tasks) = seeded(&server.url()).await;
+    check(&store, &store).await;
+    assert!(tasks.drain(Duration::from_secs(5)).await);
 }
 
 fn put(key: &Key, expect: Expect, body: &str) -> Write {
@@ -26,11 +58,12 @@ async fn a_write_is_read_back_with_its_version_and_only_by_its_tenant() {
     every_store(async |store| {
         let (acme, other) = (tenant("acme"), tenant("acme2"));
         let key = Key::new(&acme, Kind::Server, "neon");
+        assert_eq!(store.get(&key).await.expect("read"), None);
         let version = store.write(&acme, vec![put(&key, Expect::Absent, "one")]).await.expect("written");
         let found = store.get(&key).await.expect("read").expect("there");
         assert_eq!((found.version, &found.body[..]), (version, &b"one"[..]));
-        assert_eq!(store.list(&acme).await.expect("read").len(), 1);
-        assert!(store.list(&other).await.expect("read").is_empty());
+        assert_eq!(store.list(&acme).await.expect("read").documents.len(), 1);
+        assert!(store.list(&other).await.expect("read").documents.is_empty());
         assert_eq!(store.get(&Key::new(&other, Kind::Server, "neon")).await.expect("read"), None);
     })
     .await;
@@ -61,19 +94,24 @@ async fn a_lagging_reader_learns_what_changed_or_that_it_must_read_again() {
         let p = partition(&acme);
         let key = Key::new(&acme, Kind::Policy, "s");
         let seen = store.versions().watch();
-        let first = store.write(&acme, vec![put(&key, Expect::Any, "0")]).await.expect("written");
+        store.write(&acme, vec![put(&key, Expect::Any, "0")]).await.expect("written");
+        let first = store.position(p).await.expect("read");
         assert!(seen.has_changed().expect("open"));
-        let second = store.write(&acme, vec![Write::delete(key.clone(), Expect::Any)]).await.expect("written");
+        store.write(&acme, vec![Write::delete(key.clone(), Expect::Any)]).await.expect("written");
+        let second = store.position(p).await.expect("read");
         let changes = store.changes(p, first).await.expect("read");
-        assert_eq!(changes, Changes::Since(vec![(second, key.clone())]));
+        assert_eq!(changes, Changes::Since { to: second, keys: vec![key.clone()] });
+        let none = store.changes(p, second).await.expect("read");
+        assert_eq!(none, Changes::Since { to: second, keys: Vec::new() });
         for n in 0..3 {
             let many = (0..crate::limits::CHANGE_LOG / 2)
                 .map(|i| put(&Key::new(&acme, Kind::Policy, format!("{n}-{i}")), Expect::Any, "x"))
                 .collect();
             store.write(&acme, many).await.expect("written");
         }
-        assert_eq!(store.changes(p, first).await.expect("read"), Changes::Gap);
-        assert!(store.list(&acme).await.expect("read").is_empty(), "policies are read one by one");
+        let now = store.position(p).await.expect("read");
+        assert_eq!(store.changes(p, first).await.expect("read"), Changes::Gap { to: now });
+        assert!(store.list(&acme).await.expect("read").documents.is_empty(), "policies are read one by one");
     })
     .await;
 }
@@ -159,14 +197,15 @@ async fn versions_are_seen_in_order_however_many_write_at_once() {
     let reader = tokio::spawn({
         let store = store.clone();
         async move {
-            let (mut seen, mut keys) = (0, 0);
-            while keys < 40 {
+            let (mut seen, mut count) = (Position::default(), 0);
+            while count < 40 {
                 let newest = store.versions().newest(p);
-                if let Changes::Since(changes) = store.changes(p, seen).await.expect("read") {
-                    // Whoever has seen `newest` has been told of everything up to it.
-                    keys += changes.iter().filter(|(v, _)| *v <= newest).count();
+                if let Changes::Since { to, keys } = store.changes(p, seen).await.expect("read") {
+                    // Whoever has heard of `newest` is told of everything up to it.
+                    assert!(to.version >= newest);
+                    count += keys.len();
+                    seen = to;
                 }
-                seen = newest;
                 tokio::task::yield_now().await;
             }
         }
@@ -184,4 +223,222 @@ fn a_document_for_newer_readers_is_not_guessed_at() {
     let compatible = br#"{"schema":9,"min_reader":1,"body":[3],"extra":true}"#;
     assert_eq!(decode::<Vec<i32>>(compatible).expect("readable"), [3]);
     assert!(matches!(decode::<Vec<i32>>(b"garbage"), Err(DecodeError::Broken(_))));
+}
+
+#[tokio::test]
+async fn blobs_are_found_by_their_content() {
+    every_store(async |store| {
+        let digest = Digest::of(b"blob");
+        assert_eq!(store.get_blob(&digest).await.expect("read"), None);
+        assert!(!store.keep_blob(&digest).await.expect("read"));
+        store.put_blob(&digest, b"blob".to_vec()).await.expect("written");
+        assert_eq!(store.get_blob(&digest).await.expect("read").as_deref(), Some(&b"blob"[..]));
+        assert!(store.keep_blob(&digest).await.expect("read"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn tenants_are_those_with_settings() {
+    every_store(async |store| {
+        let (acme, other) = (tenant("acme"), tenant("other"));
+        store.write(&acme, vec![put(&Key::new(&acme, Kind::Settings, ""), Expect::Any, "x")]).await.expect("written");
+        store.write(&other, vec![put(&Key::new(&other, Kind::Server, "s"), Expect::Any, "x")]).await.expect("written");
+        assert_eq!(store.tenants().await.expect("read"), [acme]);
+    })
+    .await;
+}
+
+fn member(incarnation: u64) -> Member {
+    let name = format!("w{incarnation}");
+    Member { incarnation, name, address: "127.0.0.1:1".to_owned(), weight: 1, draining: false, wire: (1, 1) }
+}
+
+const LEASE: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn a_lease_that_ended_is_not_renewed() {
+    every_membership(async |membership, _| {
+        let (one, two) = (member(1), member(2));
+        let seen = membership.changed();
+        assert!(membership.beat(&one, Duration::from_millis(150)).await.expect("beat"));
+        assert!(membership.beat(&two, LEASE).await.expect("beat"));
+        assert_eq!(
+            membership.members().await.expect("read").0.into_values().collect::<Vec<_>>(),
+            [one.clone(), two.clone()]
+        );
+        until(async || seen.has_changed().expect("open")).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(membership.members().await.expect("read").0.keys().copied().collect::<Vec<_>>(), [2]);
+        assert!(!membership.beat(&one, LEASE).await.expect("beat"), "a run that was let go of comes back");
+        let draining = Member { draining: true, ..two.clone() };
+        let seen = membership.changed();
+        assert!(membership.beat(&draining, LEASE).await.expect("beat"));
+        until(async || seen.has_changed().expect("open")).await;
+        assert_eq!(membership.members().await.expect("read").0.get(&2), Some(&draining));
+        membership.leave(2).await.expect("left");
+        assert!(membership.members().await.expect("read").0.is_empty());
+        assert!(!membership.beat(&two, LEASE).await.expect("beat"));
+    })
+    .await;
+}
+
+async fn until(condition: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("in time");
+}
+
+#[tokio::test]
+async fn a_claim_is_held_until_it_is_given_back_or_its_holder_is_gone() {
+    every_membership(async |membership, _| {
+        let (acme, other) = (tenant("acme"), tenant("other"));
+        let ours = |epoch, trace: Option<&str>| Claim::Ours { epoch, trace: trace.map(str::to_owned) };
+        let claim = async |tenant, who, gone| membership.claim(tenant, "s1", who, gone).await.expect("claimed");
+        assert_eq!(claim(&acme, 1, None).await, ours(1, None));
+        assert_eq!(claim(&acme, 1, None).await, ours(1, None), "again by the same");
+        assert_eq!(claim(&other, 2, None).await, ours(1, None), "another tenant's is another one");
+        assert_eq!(claim(&acme, 2, None).await, Claim::Held { by: 1 });
+        assert_eq!(claim(&acme, 2, Some(3)).await, Claim::Held { by: 1 }, "somebody else is gone");
+        assert!(membership.note(&acme, "s1", (1, 1), "session x").await.expect("noted"));
+        assert!(!membership.note(&acme, "s1", (2, 1), "y").await.expect("noted"));
+        assert_eq!(claim(&acme, 2, Some(1)).await, ours(2, Some("session x")));
+        for stale in [(1, 1), (1, 2), (2, 1)] {
+            assert!(!membership.note(&acme, "s1", stale, "y").await.expect("noted"), "{stale:?}");
+            assert!(!membership.release(&acme, "s1", stale).await.expect("released"), "{stale:?}");
+        }
+        assert!(membership.release(&acme, "s1", (2, 2)).await.expect("released"));
+        assert_eq!(claim(&acme, 3, None).await, ours(3, Some("session x")), "epochs never go back");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lock_is_one_holders_and_ends_by_itself() {
+    every_membership(async |membership, _| {
+        let acme = tenant("acme");
+        let lock = async |lasts| membership.lock(&acme, "refresh", lasts).await.expect("asked");
+        let token = lock(LEASE).await.expect("free");
+        assert_eq!(lock(LEASE).await, None);
+        membership.unlock(&acme, "refresh", "another").await.expect("asked");
+        assert_eq!(lock(LEASE).await, None, "given back by somebody else");
+        membership.unlock(&acme, "refresh", &token).await.expect("asked");
+        assert!(lock(Duration::from_millis(50)).await.is_some());
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        assert!(lock(LEASE).await.is_some());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn counters_count_a_window() {
+    every_membership(async |_, counters| {
+        let (acme, other) = (tenant("acme"), tenant("other"));
+        let add = async |tenant, n| counters.add(tenant, "calls", n, Duration::from_secs(1)).await.expect("counted");
+        assert_eq!((add(&acme, 2).await, add(&acme, 3).await, add(&other, 1).await), (2, 5, 1));
+        tokio::time::sleep(Duration::from_millis(1200)).await;
+        assert_eq!(add(&acme, 1).await, 1);
+    })
+    .await;
+}
+
+/// What a damaged or emptied store answers; each by a way to it that is not ours.
+#[tokio::test]
+async fn a_shared_store_that_lost_something_says_so() {
+    let server = RedisServer::start().await.expect("a server");
+    let (store, tasks) = seeded(&server.url()).await;
+    let acme = tenant("acme");
+    let p = partition(&acme);
+    let (settings, policy) = (Key::new(&acme, Kind::Settings, ""), Key::new(&acme, Kind::Policy, "s"));
+    store.write(&acme, vec![put(&settings, Expect::Any, "x"), put(&policy, Expect::Any, "y")]).await.expect("written");
+    let at = store.position(p).await.expect("read");
+    // One key is gone: the documents in it are not "never written".
+    let sessions = format!("rc:{{p{p:02}}}:sessions:acme");
+    assert_eq!(server.command(&["DEL", &sessions]).expect("done"), "1");
+    assert!(matches!(store.get(&policy).await, Err(StoreError::Lost(_))));
+    assert!(store.get(&settings).await.expect("read").is_some());
+    let again = store.write(&acme, vec![put(&policy, Expect::Any, "z")]).await;
+    assert!(matches!(again, Err(StoreError::Lost(_))), "{again:?}");
+    // Another type stands there.
+    server.command(&["SET", &sessions, "garbage"]).expect("done");
+    assert!(matches!(store.get(&policy).await, Err(StoreError::Damaged(_))));
+    server.command(&["DEL", &sessions]).expect("done");
+    // What is no document of ours is read as one that nobody can decode.
+    server.command(&["HSET", &format!("rc:{{p{p:02}}}:docs:acme"), "settings:", "garbage"]).expect("done");
+    let found = store.get(&settings).await.expect("read").expect("there");
+    assert!(decode::<Vec<i32>>(&found.body).is_err());
+    // Seeded anew, the store holds what it holds; whoever knew the life before starts over.
+    assert_eq!(store.seed(false).await.expect("seeded"), 0);
+    assert_eq!(store.seed(true).await.expect("seeded"), PARTITIONS);
+    assert_eq!(store.get(&policy).await.expect("read"), None);
+    assert!(
+        matches!(store.changes(p, at).await.expect("read"), Changes::Gap { to } if to.incarnation != at.incarnation)
+    );
+    // Everything is gone.
+    server.command(&["FLUSHALL"]).expect("done");
+    assert!(matches!(store.get(&policy).await, Err(StoreError::NotSeeded)));
+    assert!(matches!(store.position(p).await, Err(StoreError::NotSeeded)));
+    let written = store.write(&acme, vec![put(&policy, Expect::Any, "z")]).await;
+    assert!(matches!(written, Err(StoreError::NotSeeded)), "{written:?}");
+    until(async || store.versions().heard(p) == Heard::Unseeded).await;
+    assert!(!store.is_seeded().await.expect("read"));
+    assert!(tasks.drain(Duration::from_secs(5)).await);
+}
+
+/// Two stores over one server: what one writes the other hears of, also when nobody notifies it.
+#[tokio::test]
+async fn a_write_is_heard_of_by_notification_and_by_the_beat() {
+    let server = RedisServer::start().await.expect("a server");
+    let (one, tasks) = seeded(&server.url()).await;
+    let (two, others) = seeded(&server.url()).await;
+    let acme = tenant("acme");
+    let p = partition(&acme);
+    let key = Key::new(&acme, Kind::Policy, "s");
+    let version = one.write(&acme, vec![put(&key, Expect::Any, "x")]).await.expect("written");
+    until(async || two.versions().newest(p) == version).await;
+    let one_tag = two.position(p).await.expect("read").tag;
+    // A write that nobody is notified of, made by hand.
+    let (meta, log) = (format!("rc:{{p{p:02}}}:meta"), format!("rc:{{p{p:02}}}:log"));
+    let (next, tag) = ((version + 1).to_string(), "77");
+    server.command(&["HSET", &format!("rc:{{p{p:02}}}:sessions:acme"), "policy:s", "2\ny"]).expect("done");
+    server.command(&["XADD", &log, &format!("{next}-0"), "a", "acme\npolicy:s", "t", tag]).expect("done");
+    server.command(&["HSET", &meta, "ver", &next, "tag", tag]).expect("done");
+    until(async || two.versions().newest(p) == version + 1).await;
+    let before = Position { tag: one_tag, ..two.position(p).await.expect("read") };
+    let changes = two.changes(p, Position { version, ..before }).await.expect("read");
+    assert!(matches!(changes, Changes::Since { keys, .. } if keys == [key]));
+    assert!(tasks.drain(Duration::from_secs(5)).await && others.drain(Duration::from_secs(5)).await);
+}
+
+/// A store whose last writes were lost and made otherwise is another history, though its numbers are the same.
+#[tokio::test]
+async fn a_history_that_went_elsewhere_is_a_gap() {
+    let server = RedisServer::start().await.expect("a server");
+    let (store, tasks) = seeded(&server.url()).await;
+    let acme = tenant("acme");
+    let p = partition(&acme);
+    let key = Key::new(&acme, Kind::Policy, "s");
+    let write = async |body: &str| store.write(&acme, vec![put(&key, Expect::Any, body)]).await.expect("written");
+    write("1").await;
+    let names: Vec<String> = ["meta", "log", "sessions:acme"].map(|rest| format!("rc:{{p{p:02}}}:{rest}")).to_vec();
+    for name in &names {
+        server.command(&["COPY", name, &format!("{name}-before")]).expect("copied");
+    }
+    write("2").await;
+    let lost = store.position(p).await.expect("read");
+    for name in &names {
+        server.command(&["COPY", &format!("{name}-before"), name, "REPLACE"]).expect("copied");
+    }
+    let back = store.position(p).await.expect("read");
+    assert_eq!(back.version, lost.version - 1);
+    assert_eq!(store.changes(p, lost).await.expect("read"), Changes::Gap { to: back });
+    write("3").await;
+    let other = store.position(p).await.expect("read");
+    assert_eq!((other.version, other.tag == lost.tag), (lost.version, false));
+    assert_eq!(store.changes(p, lost).await.expect("read"), Changes::Gap { to: other });
+    assert_eq!(store.changes(p, back).await.expect("read"), Changes::Since { to: other, keys: vec![key.clone()] });
+    assert!(tasks.drain(Duration::from_secs(5)).await);
 }

@@ -1,40 +1,102 @@
-//! The newest version of each partition, and who waits for it to move.
+//! How far each partition has come, as this node has heard; and the change log of the embedded stores.
 
+use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use tokio::sync::watch;
 
 use super::{Changes, Key, PARTITIONS};
 use crate::limits;
-use std::collections::VecDeque;
 
-/// Readable without a lock by every request; raised by whoever learns of a write.
-pub struct Versions {
-    newest: [AtomicU64; PARTITIONS],
-    moved: watch::Sender<u64>,
+/// A place in the history of a partition. A version alone is not enough: a store that lost its last writes in a failover
+/// writes other ones under the same numbers. The tag, drawn for each write, tells them apart; the incarnation tells one
+/// life of the store from the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Position {
+    pub incarnation: u64,
+    pub version: u64,
+    pub tag: u64,
 }
 
-impl Default for Versions {
-    fn default() -> Self {
-        Self { newest: std::array::from_fn(|_| AtomicU64::new(0)), moved: watch::Sender::new(0) }
-    }
+/// What was heard of a partition last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    Nothing,
+    /// The store has no incarnation marker for it.
+    Unseeded,
+    At {
+        position: Position,
+        /// When a read that told this was begun; none where only a notification did, or nothing can be missed.
+        as_of: Option<Instant>,
+    },
+}
+
+/// Raised by whoever learns of a write. A notification is a hint; what a beat reads is the truth.
+pub struct Versions {
+    heard: [Mutex<Heard>; PARTITIONS],
+    moved: watch::Sender<u64>,
+    lease: Option<Duration>,
 }
 
 impl Versions {
-    pub fn newest(&self, partition: usize) -> u64 {
-        self.newest.get(partition).map_or(0, |v| v.load(Ordering::Acquire))
+    /// Of a store in this process: every write is heard of before it is answered.
+    pub fn embedded() -> Self {
+        Self::new(Heard::At { position: Position::default(), as_of: None }, None)
     }
 
-    /// Raises a partition's version; a lower one is old news.
-    pub fn raise(&self, partition: usize, version: u64) {
-        if let Some(slot) = self.newest.get(partition) {
-            slot.fetch_max(version, Ordering::AcqRel);
+    /// Of a shared store, on whose word this node may rely for `lease` after it was heard.
+    pub fn shared(lease: Duration) -> Self {
+        Self::new(Heard::Nothing, Some(lease))
+    }
+
+    fn new(heard: Heard, lease: Option<Duration>) -> Self {
+        Self { heard: std::array::from_fn(|_| Mutex::new(heard)), moved: watch::Sender::new(0), lease }
+    }
+
+    /// For how long what was heard holds; for ever in an embedded store.
+    pub fn lease(&self) -> Option<Duration> {
+        self.lease
+    }
+
+    pub fn heard(&self, partition: usize) -> Heard {
+        self.heard.get(partition).map_or(Heard::Nothing, |slot| *lock(slot))
+    }
+
+    /// The newest version that was heard of.
+    pub fn newest(&self, partition: usize) -> u64 {
+        match self.heard(partition) {
+            Heard::At { position, .. } => position.version,
+            Heard::Nothing | Heard::Unseeded => 0,
+        }
+    }
+
+    /// A write became known. One that is older than what is known is old news.
+    pub fn hint(&self, partition: usize, to: Position) {
+        if let Some(slot) = self.heard.get(partition) {
+            let mut heard = lock(slot);
+            match &mut *heard {
+                Heard::At { position, .. } if to.version > position.version => *position = to,
+                Heard::At { .. } => return,
+                Heard::Nothing | Heard::Unseeded => *heard = Heard::At { position: to, as_of: None },
+            }
         }
         self.moved.send_modify(|n| *n += 1);
     }
 
-    /// Resolves each time any version was raised.
+    /// What one beat read of all partitions: `None` where it failed, which leaves what was heard before.
+    pub fn beat(&self, read: impl IntoIterator<Item = Option<Heard>>) {
+        for (slot, read) in self.heard.iter().zip(read) {
+            if let Some(read) = read {
+                *lock(slot) = read;
+            }
+        }
+        self.moved.send_modify(|n| *n += 1);
+    }
+
+    /// Resolves each time anything was heard.
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.moved.subscribe()
     }
@@ -49,6 +111,7 @@ pub(super) struct Log {
 #[derive(Default, Clone)]
 struct Changed {
     log: VecDeque<(u64, Key)>,
+    version: u64,
     /// Versions up to here were written before this process began, or have left the log.
     floor: u64,
 }
@@ -57,12 +120,14 @@ impl Log {
     pub(super) fn start_at(&self, partition: usize, version: u64) {
         if let Some(changed) = self.lock().get_mut(partition) {
             changed.floor = version;
+            changed.version = version;
         }
     }
 
     pub(super) fn append(&self, partition: usize, version: u64, keys: impl IntoIterator<Item = Key>) {
         let mut partitions = self.lock();
         let Some(changed) = partitions.get_mut(partition) else { return };
+        changed.version = version;
         changed.log.extend(keys.into_iter().map(|key| (version, key)));
         while changed.log.len() > limits::CHANGE_LOG {
             if let Some((gone, _)) = changed.log.pop_front() {
@@ -71,13 +136,19 @@ impl Log {
         }
     }
 
-    pub(super) fn after(&self, partition: usize, version: u64) -> Changes {
+    pub(super) fn position(&self, partition: usize) -> Position {
+        let version = self.lock().get(partition).map_or(0, |changed| changed.version);
+        Position { version, ..Position::default() }
+    }
+
+    pub(super) fn after(&self, partition: usize, after: Position) -> Changes {
+        let to = self.position(partition);
         let partitions = self.lock();
-        let Some(changed) = partitions.get(partition) else { return Changes::Gap };
-        if version < changed.floor {
-            return Changes::Gap;
-        }
-        Changes::Since(changed.log.iter().filter(|(v, _)| *v > version).cloned().collect())
+        let Some(changed) = partitions.get(partition).filter(|changed| after.version >= changed.floor) else {
+            return Changes::Gap { to };
+        };
+        let newer = |(version, _): &&(u64, Key)| *version > after.version && *version <= to.version;
+        Changes::Since { to, keys: changed.log.iter().filter(newer).map(|(_, key)| key.clone()).collect() }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Changed>> {

@@ -30,12 +30,18 @@ pub struct Metrics {
     pub upstream_failures: Counter<u64>,
     /// Upstream connections open now, by `transport`.
     pub upstreams: UpDownCounter<i64>,
-    /// Listings, by `outcome`: changed, unchanged, failed.
+    /// Listings, by `outcome`: changed, unchanged, elsewhere, failed.
     pub listings: Counter<u64>,
     /// Discovered tools hidden behind configured names.
     pub shadowed: Gauge<u64>,
     /// Stored documents that could not be read.
     pub broken_documents: Counter<u64>,
+    /// Workers that one call was offered to.
+    pub worker_hops: Histogram<u64>,
+    /// Workers that could not be reached, by `reason`.
+    pub worker_failures: Counter<u64>,
+    /// Times that the store lost writes that this node had seen.
+    pub store_regressions: Counter<u64>,
     /// Panics so far: each ended one request or task, and is a defect.
     pub panics: Gauge<u64>,
     registry: Registry,
@@ -80,6 +86,9 @@ impl Metrics {
             listings: meter.u64_counter("rollcall.listings").build(),
             shadowed: meter.u64_gauge("rollcall.shadowed_tools").build(),
             broken_documents: meter.u64_counter("rollcall.store.broken_documents").build(),
+            worker_hops: meter.u64_histogram("rollcall.worker.hops").with_boundaries(vec![1.0, 2.0, 3.0]).build(),
+            worker_failures: meter.u64_counter("rollcall.worker.failures").build(),
+            store_regressions: meter.u64_counter("rollcall.store.regressions").build(),
             panics: meter.u64_gauge("rollcall.panics").build(),
             registry,
             _provider: provider,

@@ -164,6 +164,8 @@ pub struct Head {
     pub call: CallId,
     /// Whose call it is, as a digest that names nobody: for `isolation: session`, and for handles.
     pub session: String,
+    /// Seconds since 1970 at which it was sent: a worker does nothing that was asked at another time.
+    pub sent_at: u64,
     /// Milliseconds that are left.
     pub deadline_ms: u64,
     pub trace: TraceContext,

@@ -1,19 +1,31 @@
 //! A call between gateway and worker: an [`Envelope`] goes, [`News`] and one [`Final`] come back.
 //!
-//! The same trait is a function call in one process and HTTP/1.1 over a socket between two. What arrives at a worker was
+//! The same trait is a function call in one process and HTTP/1.1 over a socket between two, by a gateway that knows where
+//! each thing is placed. What arrives at a worker was
 //! authorized: the worker decides nothing about who may call what.
 
+mod client;
 mod codec;
 mod envelope;
-mod remote;
+mod seal;
+mod server;
+mod tls;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 
+pub use client::{Dialer, Unsent, VERSIONS, WorkerClient};
 pub use codec::{Frame, FrameError, FrameReader};
 pub use envelope::{CallId, Caller, Envelope, Head, Member, Method, Op, Params, TraceContext};
-pub use remote::{RemoteLink, serve_link};
+pub use seal::WireKeys;
+pub use server::{Incarnate, LinkServer};
+pub use tls::WireTls;
+
+use crate::placement::Thing;
 
 /// How a call ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +50,9 @@ pub struct Failure {
     /// Seconds after which another attempt makes sense.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u32>,
+    /// With [`Reason::Elsewhere`]: the run of the worker that has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elsewhere: Option<u64>,
     /// For logs only: never shown to a caller, since it may hold upstream text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
@@ -46,12 +61,12 @@ pub struct Failure {
 impl Failure {
     /// A failure before anything was sent.
     pub fn unsent(reason: Reason, detail: impl Into<String>) -> Self {
-        Self { reason, may_have_run: false, retry_after_s: None, detail: detail.into() }
+        Self { reason, may_have_run: false, retry_after_s: None, elsewhere: None, detail: detail.into() }
     }
 
     /// A failure after the call may have reached the upstream.
     pub fn sent(reason: Reason, detail: impl Into<String>) -> Self {
-        Self { reason, may_have_run: true, retry_after_s: None, detail: detail.into() }
+        Self { reason, may_have_run: true, retry_after_s: None, elsewhere: None, detail: detail.into() }
     }
 
     #[must_use]
@@ -93,6 +108,8 @@ pub enum Reason {
     Cancelled,
     /// The handle names no call that waits here.
     NoSuchCall,
+    /// Another worker holds what only one may hold.
+    Elsewhere,
 }
 
 impl Reason {
@@ -112,6 +129,7 @@ impl Reason {
             Reason::NoWorker => "no_worker",
             Reason::Cancelled => "cancelled",
             Reason::NoSuchCall => "no_such_call",
+            Reason::Elsewhere => "elsewhere",
         }
     }
 }
@@ -191,37 +209,75 @@ impl Told {
 
 /// Where news of a call go. A reader that is too slow loses notifications: they are news, not the answer.
 #[derive(Clone)]
-pub struct Interim(Option<mpsc::Sender<News>>);
+pub struct Interim {
+    news: Option<mpsc::Sender<News>>,
+    run: Run,
+}
+
+/// Which run of which worker does something; known from the moment at which it answers. Handles name it, so that whichever
+/// node gets one back finds the worker where a call lives.
+#[derive(Debug, Clone, Default)]
+pub struct Run(Arc<AtomicU64>);
+
+impl Run {
+    pub fn of(incarnation: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(incarnation)))
+    }
+
+    pub fn get(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Acquire)).filter(|run| *run != 0)
+    }
+}
 
 impl Interim {
     /// A bounded channel of news.
     pub fn channel() -> (Self, mpsc::Receiver<News>) {
         let (sender, receiver) = mpsc::channel(crate::limits::INTERIM_QUEUE);
-        (Self(Some(sender)), receiver)
+        (Self { news: Some(sender), run: Run::default() }, receiver)
     }
 
     /// For calls whose caller reads none.
     pub fn none() -> Self {
-        Self(None)
+        Self { news: None, run: Run::default() }
+    }
+
+    pub fn run(&self) -> Run {
+        self.run.clone()
+    }
+
+    /// Told by whoever does the work.
+    pub fn is_served_by(&self, incarnation: u64) {
+        self.run.0.store(incarnation, Ordering::Release);
     }
 
     /// Whether the news were taken.
     pub fn send(&self, news: News) -> bool {
-        self.0.as_ref().is_some_and(|sender| sender.try_send(news).is_ok())
+        self.news.as_ref().is_some_and(|sender| sender.try_send(news).is_ok())
     }
 
     /// Whether nobody reads any more.
     pub fn is_gone(&self) -> bool {
-        self.0.as_ref().is_none_or(mpsc::Sender::is_closed)
+        self.news.as_ref().is_none_or(mpsc::Sender::is_closed)
     }
 }
 
-/// The way to a worker. Dropping the future of a modern caller's request cancels it at the upstream; what a legacy
+/// Whom an envelope is for.
+#[derive(Debug, Clone)]
+pub enum Route {
+    /// Whoever owns this.
+    Owner(Thing),
+    /// The run of a worker in which a call lives.
+    Run(u64),
+    /// Every worker: it is not known where the call lives.
+    Everyone,
+    /// The worker that was reached.
+    Here,
+}
+
+/// The way to workers. Dropping the future of a modern caller's request cancels it at the upstream; what a legacy
 /// caller asked runs on.
 pub trait WorkerLink: Send + Sync + 'static {
-    /// Which run of which worker this leads to: handles name it, so that a worker that started anew is told apart.
-    fn incarnation(&self) -> u64;
-    fn send(&self, envelope: Envelope, interim: Interim) -> BoxFuture<'static, Final>;
+    fn send(&self, route: Route, envelope: Envelope, interim: Interim) -> BoxFuture<'static, Final>;
 }
 
 #[cfg(test)]

@@ -94,6 +94,11 @@ async fn to_server(
         };
         let tied = connection.ties_messages();
         let hear = Hearing { conversation: conversation.clone(), ours: token.clone(), tied };
+        // The last look before the first byte: a worker that stood still may have lost its lease meanwhile.
+        if !borrowed.may_act(shared) {
+            let failure = Failure::unsent(Reason::NoWorker, "this worker's lease may have ended").retry_after(1);
+            return (Final::Failed(failure), era);
+        }
         let asked = connection.ask(outgoing, Arc::new(hear), &call.may_have_run).await;
         match asked {
             Ok(end) => return (end, era),

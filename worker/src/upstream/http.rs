@@ -81,22 +81,13 @@ impl HttpConnection {
         era: ServerEra,
         changed: Arc<dyn Fn() + Send + Sync>,
     ) -> Result<Self, Failure> {
-        let Transport::Http { url, headers } = &server.value.transport else {
+        let Transport::Http { url, .. } = &server.value.transport else {
             return Err(Failure::unsent(Reason::NotConfigured, "no URL"));
         };
-        let mut map = HeaderMap::new();
-        for (name, value) in headers {
-            let value = credentials::resolve(value, server.owner, &shared.environment)?;
-            let bad = |e: String| Failure::unsent(Reason::CredentialMissing, format!("header {name}: {e}"));
-            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|e| bad(e.to_string()))?;
-            let mut value = HeaderValue::from_str(value.expose()).map_err(|e| bad(e.to_string()))?;
-            value.set_sensitive(true);
-            map.insert(name, value);
-        }
         let mut inner = Arc::new(Inner {
             client: shared.clients.of(server.owner).clone(),
             url: url.to_string(),
-            headers: map,
+            headers: configured_headers(shared, server)?,
             peer: Peer::unknown(),
             session: None,
             bulletin: Bulletin::new(changed, server.value.isolation == Isolation::Session),
@@ -125,6 +116,14 @@ impl HttpConnection {
 
     pub(crate) fn keeps_session(&self) -> bool {
         self.inner.session.is_some()
+    }
+
+    pub(crate) fn session(&self) -> Option<String> {
+        self.inner.session.as_ref()?.to_str().ok().map(str::to_owned)
+    }
+
+    pub(crate) fn kill(&self) {
+        self.inner.closed.store(true, Ordering::Release);
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -162,6 +161,36 @@ impl HttpConnection {
                 tokio::time::timeout(limits::CHILD_GRACE, self.inner.client.request(request)).await.ok();
             }
         }
+    }
+}
+
+/// The operator's headers, with their credentials.
+fn configured_headers(shared: &Shared, server: &Owned<Server>) -> Result<HeaderMap, Failure> {
+    let mut map = HeaderMap::new();
+    let Transport::Http { headers, .. } = &server.value.transport else { return Ok(map) };
+    for (name, value) in headers {
+        let value = credentials::resolve(value, server.owner, &shared.environment)?;
+        let bad = |e: String| Failure::unsent(Reason::CredentialMissing, format!("header {name}: {e}"));
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|e| bad(e.to_string()))?;
+        let mut value = HeaderValue::from_str(value.expose()).map_err(|e| bad(e.to_string()))?;
+        value.set_sensitive(true);
+        map.insert(name, value);
+    }
+    Ok(map)
+}
+
+/// Ends a session that another worker opened and holds no more: if that worker lives after all, the server refuses it.
+pub(crate) async fn end_session(shared: &Shared, server: &Owned<Server>, session: &str) {
+    let Transport::Http { url, .. } = &server.value.transport else { return };
+    let request = Request::builder().method(Method::DELETE).uri(url.as_str()).header(headers::SESSION_ID, session);
+    let (Ok(mut request), Ok(own)) = (request.body(Full::default()), configured_headers(shared, server)) else {
+        return;
+    };
+    request.headers_mut().extend(own);
+    let deleting = shared.clients.of(server.owner).request(request);
+    match tokio::time::timeout(limits::CHILD_GRACE, deleting).await {
+        Ok(Ok(_)) => tracing::info!(server = %server.value.id, "the session of a worker that is gone is ended"),
+        Ok(Err(_)) | Err(_) => tracing::warn!(server = %server.value.id, "such a session could not be ended"),
     }
 }
 

@@ -188,6 +188,22 @@ impl Connection {
         self.ask(outgoing, Arc::new(Deaf), &AtomicBool::new(false)).await
     }
 
+    /// The session that it holds at the upstream, by the upstream's own name.
+    pub(crate) fn upstream_session(&self) -> Option<String> {
+        match self {
+            Connection::Http(http) => http.session(),
+            Connection::Stdio(_) => None,
+        }
+    }
+
+    /// Ends the connection at once, without a word to the upstream: it may be another's by now.
+    pub(crate) fn kill(&self) {
+        match self {
+            Connection::Http(http) => http.kill(),
+            Connection::Stdio(stdio) => stdio.kill(),
+        }
+    }
+
     /// Ends the connection: a session is deleted, a child is given time to end.
     pub(crate) async fn close(&self) {
         match self {

@@ -3,6 +3,7 @@
 //! A failed start is remembered for a growing while, so that a dead server costs its callers microseconds and its
 //! neighbours nothing. Opening goes on when the caller who began it has left.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use futures_util::future::{BoxFuture, Shared as SharedFuture};
 use rollcall_shared::ids::{ServerId, TenantId};
 use rollcall_shared::limits;
 use rollcall_shared::model::{Isolation, Server, ServerEra, Transport};
+use rollcall_shared::placement::Thing;
 use rollcall_shared::telemetry::{Metrics, label};
 use rollcall_shared::tenants::Owned;
 use rollcall_shared::wire::{Failure, Reason};
@@ -73,6 +75,8 @@ enum State {
 }
 
 struct Slot {
+    /// What it is to the placement.
+    thing: Thing,
     /// The settings that the connection was made from; others need another connection.
     server: Owned<Server>,
     era: ServerEra,
@@ -126,6 +130,11 @@ impl Borrowed {
         &self.connection
     }
 
+    /// Whether it may be written to now: what only one may hold, only by whoever surely holds it.
+    pub(crate) fn may_act(&self, shared: &Shared) -> bool {
+        !self.slot.thing.exclusive || shared.ownership.may_act()
+    }
+
     /// Keeps the connection, and gives the right to make a call back.
     pub(crate) fn watching(&self) -> Watching {
         self.slot.watchers.fetch_add(1, Ordering::AcqRel);
@@ -159,6 +168,12 @@ impl Pool {
     /// The connection for a call, opened if need be.
     pub(crate) async fn borrow(&self, shared: &Arc<Shared>, wanted: Wanted<'_>) -> Result<Borrowed, Failure> {
         let Wanted { tenant, server, session, legacy } = wanted;
+        let thing = Thing::connection(tenant, &server.value, session);
+        if thing.exclusive
+            && let Some(left) = shared.ownership.hold(&thing).await?
+        {
+            super::http::end_session(shared, server, &left).await;
+        }
         let session = match server.value.isolation {
             Isolation::Shared => String::new(),
             Isolation::Session => session.to_owned(),
@@ -172,19 +187,32 @@ impl Pool {
         } else {
             key.legacy = legacy && self.may_speak_legacy(&key, server);
         }
-        if !key.legacy {
-            return self.borrow_by(shared, &key, server).await;
+        let borrowed = self.borrow_in_era(shared, &mut key, server).await?;
+        if thing.exclusive && !shared.ownership.holds(&thing) {
+            return Err(Failure::unsent(Reason::NoWorker, "the connection has just moved").retry_after(1));
         }
-        match self.borrow_by(shared, &key, server).await {
+        Ok(borrowed)
+    }
+
+    async fn borrow_in_era(
+        &self,
+        shared: &Arc<Shared>,
+        key: &mut Key,
+        server: &Owned<Server>,
+    ) -> Result<Borrowed, Failure> {
+        if !key.legacy {
+            return self.borrow_by(shared, key, server).await;
+        }
+        match self.borrow_by(shared, key, server).await {
             Err(failure) if failure.reason != Reason::Overloaded => {
                 tracing::info!(server = %key.server, cause = failure.detail, "no legacy session is to be had");
                 if matches!(failure.reason, Reason::BadAnswer | Reason::StartFailed | Reason::TimedOut) {
                     let named = (key.tenant.clone(), key.server.clone());
                     self.modern_alone.insert(named, server.value.fingerprint());
                 }
-                self.slots.remove(&key);
+                self.slots.remove(key);
                 key.legacy = false;
-                self.borrow_by(shared, &key, server).await
+                self.borrow_by(shared, key, server).await
             }
             borrowed => borrowed,
         }
@@ -239,6 +267,7 @@ impl Pool {
             return Err(failure.retry_after(5));
         }
         let fresh = Arc::new(Slot {
+            thing: Thing::connection(&key.tenant, &server.value, &key.session),
             server: server.clone(),
             era: if key.legacy { ServerEra::Legacy } else { server.value.era },
             state: Mutex::new(State::Idle),
@@ -292,17 +321,71 @@ impl Pool {
                 };
                 let idle = lock(&slot.last_used).elapsed() > slot.server.value.idle_timeout() && slot.is_idle();
                 if (idle || !configured) && self.slots.remove_if(&key, |_, old| Arc::ptr_eq(old, &slot)).is_some() {
-                    shared.tasks.spawn("close upstream", close(slot, shared.metrics.clone()));
+                    let twin = self.slots.iter().any(|entry| entry.value().thing == slot.thing);
+                    let epoch = if twin { None } else { shared.ownership.lets_go(&slot.thing) };
+                    let shared = shared.clone();
+                    let tasks = shared.tasks.clone();
+                    tasks.spawn("close upstream", async move {
+                        close(slot.clone(), shared.metrics.clone()).await;
+                        shared.ownership.gives_back(&slot.thing, epoch).await;
+                    });
                 }
             }
         }
     }
 
-    pub(crate) async fn close_all(&self, metrics: &Arc<Metrics>) {
+    /// The lease has ended: what only one may hold is let go of at once, whatever is under way on it.
+    pub(crate) async fn fence(&self, shared: &Arc<Shared>) {
+        let exclusive: Vec<(Key, Arc<Slot>)> = self
+            .slots
+            .iter()
+            .filter(|entry| entry.value().thing.exclusive)
+            .map(|entry| (entry.key().clone(), entry.value().clone()))
+            .collect();
+        for (key, slot) in exclusive {
+            self.slots.remove_if(&key, |_, old| Arc::ptr_eq(old, &slot));
+            let state = std::mem::replace(&mut *lock(&slot.state), State::Closed);
+            if let State::Open { connection, .. } = state {
+                shared.metrics.upstreams.add(-1, &[label("transport", connection.transport())]);
+                connection.kill();
+            }
+        }
+    }
+
+    /// Closes what only one may hold as soon as nobody uses it, so that it can move.
+    pub(crate) async fn let_go(&self, shared: &Arc<Shared>) {
+        // By thing, since a server may be met in both eras: it is given back once nothing of it is left. No new call begins
+        // on it from here on, so what is closed below is all there is.
+        let mut things: HashMap<Thing, (Option<u64>, Vec<Arc<Slot>>)> = HashMap::new();
+        for thing in shared.ownership.all() {
+            let epoch = shared.ownership.lets_go(&thing);
+            things.insert(thing, (epoch, Vec::new()));
+        }
+        self.slots.retain(|_, slot| match things.get_mut(&slot.thing) {
+            Some((_, slots)) => {
+                slots.push(slot.clone());
+                false
+            }
+            None => true,
+        });
+        let closing = things.into_iter().map(|(thing, (epoch, slots))| async move {
+            let closing = slots.into_iter().map(|slot| close(slot, shared.metrics.clone()));
+            futures_util::future::join_all(closing).await;
+            shared.ownership.gives_back(&thing, epoch).await;
+        });
+        futures_util::future::join_all(closing).await;
+    }
+
+    pub(crate) async fn close_all(&self, shared: &Shared) {
         self.closing.store(true, Ordering::Release);
         let slots: Vec<Arc<Slot>> = self.slots.iter().map(|entry| entry.value().clone()).collect();
         self.slots.clear();
-        futures_util::future::join_all(slots.into_iter().map(|slot| close(slot, metrics.clone()))).await;
+        let closing = slots.into_iter().map(|slot| async move {
+            let epoch = shared.ownership.lets_go(&slot.thing);
+            close(slot.clone(), shared.metrics.clone()).await;
+            shared.ownership.gives_back(&slot.thing, epoch).await;
+        });
+        futures_util::future::join_all(closing).await;
     }
 }
 
@@ -410,6 +493,11 @@ impl Slot {
             }
             Ok(connection)
         });
+        if let (true, Ok(connection)) = (self.thing.exclusive, &opened)
+            && let Some(session) = connection.upstream_session()
+        {
+            shared.ownership.note(&self.thing, &session).await;
+        }
         let mut state = lock(&self.state);
         match &opened {
             Ok(connection) if matches!(&*state, State::Closed) => {

@@ -18,7 +18,7 @@ use rollcall_shared::mcp::raw;
 use rollcall_shared::model::{Isolation, Server, ServerEra};
 use rollcall_shared::tenants::Owned;
 use rollcall_shared::wire::{Failure, Final, Reason};
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::BufReader;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -37,6 +37,7 @@ pub(crate) struct StdioConnection {
     /// Cancelled to end the child; `ended` is cancelled once it is reaped.
     stop: CancellationToken,
     ended: CancellationToken,
+    group: Pid,
     probe_killed: bool,
     /// It answered a request that was no handshake.
     answered: AtomicBool,
@@ -95,8 +96,15 @@ impl StdioConnection {
         });
         tasks.spawn("stdio errors", log_errors(stderr, name));
         tasks.spawn("stdio child", supervise(child, group, output, wire.closed.clone(), stop.clone(), ended.clone()));
-        let mut connection =
-            Self { wire, peer: Peer::unknown(), stop, ended, probe_killed: false, answered: AtomicBool::new(false) };
+        let mut connection = Self {
+            wire,
+            peer: Peer::unknown(),
+            stop,
+            ended,
+            group,
+            probe_killed: false,
+            answered: AtomicBool::new(false),
+        };
         match connection.shake_hands(era).await {
             Ok(()) => Ok(connection),
             Err(failure) => {
@@ -125,6 +133,13 @@ impl StdioConnection {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.wire.closed.is_cancelled()
+    }
+
+    pub(crate) fn kill(&self) {
+        self.stop.cancel();
+        if !self.ended.is_cancelled() {
+            kill_process_group(self.group, Signal::KILL).ok();
+        }
     }
 
     pub(crate) async fn close(&self) {

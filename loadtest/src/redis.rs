@@ -1,0 +1,132 @@
+//! A private Redis: a real `redis-server` on a free port and a folder of its own, that can be killed, frozen and restarted.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+/// How the missing server is installed.
+const INSTALL: &str = "redis-server is missing: apt-get install -y redis-server";
+const STARTS_WITHIN: Duration = Duration::from_secs(20);
+
+/// See the module. Killed when dropped.
+pub struct RedisServer {
+    program: &'static str,
+    child: Option<Child>,
+    folder: TempDir,
+    port: u16,
+    arguments: Vec<String>,
+}
+
+impl RedisServer {
+    /// One that writes every change to disk before it answers, so that a restart loses nothing.
+    pub async fn start() -> Result<Self, String> {
+        Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await
+    }
+
+    pub async fn start_with(arguments: &[&str]) -> Result<Self, String> {
+        Self::start_program("redis-server", arguments).await
+    }
+
+    /// Another program of the family: `redis-sentinel`, or the server of Valkey.
+    pub async fn start_program(program: &'static str, arguments: &[&str]) -> Result<Self, String> {
+        let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
+        let arguments = arguments.iter().map(|a| (*a).to_owned()).collect();
+        let mut server = Self { program, child: None, folder, port: free_port()?, arguments };
+        server.run().await?;
+        Ok(server)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address())
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Starts it, where it does not run, over the data that it left.
+    pub async fn run(&mut self) -> Result<(), String> {
+        if self.child.is_some() {
+            return Ok(());
+        }
+        let log = std::fs::File::create(self.folder.path().join("log")).map_err(|e| e.to_string())?;
+        let mut command = Command::new(self.program);
+        command.arg("--port").arg(self.port.to_string()).arg("--bind").arg("127.0.0.1");
+        command.args(["--save", "", "--enable-debug-command", "local"]).args(&self.arguments);
+        command.arg("--dir").arg(self.folder.path());
+        command.stdin(Stdio::null()).stdout(log.try_clone().map_err(|e| e.to_string())?).stderr(log);
+        self.child = Some(command.spawn().map_err(|e| format!("{INSTALL} ({e})"))?);
+        let began = Instant::now();
+        while std::net::TcpStream::connect(self.address()).is_err() {
+            if began.elapsed() > STARTS_WITHIN {
+                return Err(self.log());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self.child.as_ref().and_then(|child| Pid::from_raw(i32::try_from(child.id()).ok()?));
+        if let Some(pid) = pid {
+            kill_process(pid, signal).ok();
+        }
+    }
+
+    /// Kills it, as the machine would: nothing is written any more.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+
+    /// It goes on holding its connections, and answers nothing.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// One command, as text: a way to it that is not the one under test.
+    pub fn command(&self, arguments: &[&str]) -> Result<String, String> {
+        let output = Command::new("redis-cli")
+            .args(["-h", "127.0.0.1", "-p", &self.port.to_string()])
+            .args(arguments)
+            .output()
+            .map_err(|e| format!("redis-cli is missing: apt-get install -y redis-tools ({e})"))?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.thaw();
+        self.kill();
+    }
+}
+
+/// A port of this machine that nobody uses at the moment.
+pub fn free_port() -> Result<u16, String> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|e| e.to_string())?;
+    Ok(listener.local_addr().map_err(|e| e.to_string())?.port())
+}

@@ -1,0 +1,82 @@
+//! What is stored of sessions, at hand: a warm request of one waits for no store.
+//!
+//! Absence is remembered too, since most sessions never store anything. A change takes exactly its own entry away and marks
+//! it, so that whoever still holds it finds out with one load; a read that a change overtook is marked as well.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::ids::TenantId;
+use crate::limits;
+use crate::store::{StoreError, partition};
+
+/// A value that was read of the store, and whether it still holds.
+pub struct AtHand<T> {
+    pub value: T,
+    partition: usize,
+    stale: AtomicBool,
+}
+
+impl<T> AtHand<T> {
+    pub fn is_current(&self) -> bool {
+        !self.stale.load(Ordering::Acquire)
+    }
+}
+
+type Key = (TenantId, String);
+
+/// See the module.
+pub(super) struct Remembered<T> {
+    at_hand: moka::sync::Cache<Key, Arc<AtHand<T>>>,
+    /// Raised before an entry is taken away.
+    changes: AtomicU64,
+}
+
+impl<T: Send + Sync + 'static> Remembered<T> {
+    pub(super) fn new(capacity: u64) -> Self {
+        let at_hand = moka::sync::Cache::builder()
+            .max_capacity(capacity)
+            .time_to_idle(limits::SESSION_IDLE)
+            .eviction_listener(|_, gone: Arc<AtHand<T>>, _| gone.stale.store(true, Ordering::Release))
+            .build();
+        Self { at_hand, changes: AtomicU64::new(0) }
+    }
+
+    pub(super) async fn get(
+        &self,
+        tenant: &TenantId,
+        id: &str,
+        read: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<Arc<AtHand<T>>, StoreError> {
+        let key = (tenant.clone(), id.to_owned());
+        if let Some(known) = self.at_hand.get(&key) {
+            return Ok(known);
+        }
+        let seen = self.changes.load(Ordering::Acquire);
+        let value = read.await?;
+        let entry = Arc::new(AtHand { value, partition: partition(tenant), stale: AtomicBool::new(false) });
+        self.at_hand.insert(key.clone(), entry.clone());
+        if self.changes.load(Ordering::Acquire) != seen {
+            entry.stale.store(true, Ordering::Release);
+            self.at_hand.invalidate(&key);
+        }
+        Ok(entry)
+    }
+
+    pub(super) fn forget(&self, tenant: &TenantId, id: &str) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        if let Some(gone) = self.at_hand.remove(&(tenant.clone(), id.to_owned())) {
+            gone.stale.store(true, Ordering::Release);
+        }
+    }
+
+    pub(super) fn forget_partition(&self, index: usize) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        for (key, entry) in &self.at_hand {
+            if entry.partition == index {
+                entry.stale.store(true, Ordering::Release);
+                self.at_hand.invalidate(key.as_ref());
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What this run of the worker may touch: exclusive connections by claims with epochs, for as long as its lease holds.
+//!
+//! The lease is renewed by a beat. Some time before the store could let go of it, by this machine's own clock, the worker
+//! stops touching what is exclusive: it fences itself, ends those connections, and begins anew as another run. Whoever
+//! takes a connection over first ends what the holder before left at the upstream.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use arc_swap::ArcSwap;
+use dashmap::DashMap;
+use rollcall_shared::limits;
+use rollcall_shared::placement::Thing;
+use rollcall_shared::store::StoreError;
+use rollcall_shared::store::membership::{Claim, Member, Membership};
+use rollcall_shared::wire::{Failure, Reason};
+use tokio::sync::Mutex;
+
+use crate::worker::Shared;
+
+/// See the module.
+pub(crate) struct Ownership {
+    /// None where this is the only worker there is.
+    among: Option<Arc<dyn Membership>>,
+    me: ArcSwap<Member>,
+    began: Instant,
+    /// Milliseconds since `began` until which exclusive things may be touched.
+    acts_until_ms: AtomicU64,
+    draining: AtomicBool,
+    /// Epochs of what is held, by what.
+    held: DashMap<Thing, u64>,
+    /// One claim of a thing at a time.
+    claiming: [Mutex<()>; 64],
+}
+
+/// What came of a claim, seen by a worker.
+enum Claimed {
+    Ours {
+        epoch: u64,
+        trace: Option<String>,
+    },
+    /// Its holder drains.
+    Leaving,
+    Elsewhere(u64),
+}
+
+fn fresh_incarnation() -> u64 {
+    // Not zero, which stands for nobody.
+    rollcall_shared::digest::random().first_chunk().map_or(1, |half| u64::from_be_bytes(*half) | 1)
+}
+
+impl Ownership {
+    pub(crate) fn alone() -> Self {
+        let member = Member {
+            incarnation: fresh_incarnation(),
+            name: "standalone".to_owned(),
+            address: String::new(),
+            weight: 1,
+            draining: false,
+            wire: rollcall_shared::wire::VERSIONS,
+        };
+        Self::new(None, member, u64::MAX)
+    }
+
+    /// One of several; `member` is how gateways find it.
+    pub(crate) fn among(membership: Arc<dyn Membership>, member: Member) -> Self {
+        Self::new(Some(membership), Member { incarnation: fresh_incarnation(), ..member }, 0)
+    }
+
+    fn new(among: Option<Arc<dyn Membership>>, me: Member, acts_until_ms: u64) -> Self {
+        Self {
+            among,
+            me: ArcSwap::from_pointee(me),
+            began: Instant::now(),
+            acts_until_ms: AtomicU64::new(acts_until_ms),
+            draining: AtomicBool::new(false),
+            held: DashMap::new(),
+            claiming: std::array::from_fn(|_| Mutex::new(())),
+        }
+    }
+
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.me.load().incarnation
+    }
+
+    fn ms(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.began).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether exclusive things may be touched now.
+    pub(crate) fn may_act(&self) -> bool {
+        self.ms(Instant::now()) < self.acts_until_ms.load(Ordering::Acquire)
+    }
+
+    /// Makes sure that an exclusive thing is ours. Gives what the holder before left at the upstream, where it was not.
+    pub(crate) async fn hold(&self, thing: &Thing) -> Result<Option<String>, Failure> {
+        let Some(membership) = &self.among else { return Ok(None) };
+        if !self.may_act() {
+            return Err(Failure::unsent(Reason::NoWorker, "this worker holds no lease").retry_after(1));
+        }
+        if self.held.contains_key(thing) {
+            return Ok(None);
+        }
+        let turn = usize::try_from(thing.key() % 64).unwrap_or(0);
+        let _one = match self.claiming.get(turn) {
+            Some(mutex) => mutex.lock().await,
+            None => return Ok(None),
+        };
+        if self.held.contains_key(thing) {
+            return Ok(None);
+        }
+        if self.draining.load(Ordering::Acquire) {
+            return Err(Failure::unsent(Reason::NoWorker, "this worker is draining").retry_after(1));
+        }
+        let failed = |e: StoreError| Failure::unsent(Reason::NoWorker, e.to_string()).retry_after(1);
+        let began = Instant::now();
+        loop {
+            match self.claim(&**membership, thing).await.map_err(failed)? {
+                Claimed::Ours { epoch, trace } => {
+                    self.held.insert(thing.clone(), epoch);
+                    return Ok(trace);
+                }
+                // It comes as soon as nobody uses it there.
+                Claimed::Leaving if began.elapsed() < limits::MOVE_WAIT => tokio::time::sleep(limits::MOVE_LOOK).await,
+                Claimed::Leaving => {
+                    return Err(Failure::unsent(Reason::Overloaded, "the connection is still moving").retry_after(5));
+                }
+                Claimed::Elsewhere(by) => {
+                    let elsewhere = Failure::unsent(Reason::Elsewhere, "another worker holds this connection");
+                    return Err(Failure { elsewhere: Some(by), ..elsewhere });
+                }
+            }
+        }
+    }
+
+    async fn claim(&self, membership: &dyn Membership, thing: &Thing) -> Result<Claimed, StoreError> {
+        let me = self.incarnation();
+        let mut claimed = membership.claim(&thing.tenant, &thing.name, me, None).await?;
+        if let Claim::Held { by } = claimed {
+            match membership.members().await?.0.get(&by) {
+                Some(holder) if holder.draining => return Ok(Claimed::Leaving),
+                Some(_) => return Ok(Claimed::Elsewhere(by)),
+                None => claimed = membership.claim(&thing.tenant, &thing.name, me, Some(by)).await?,
+            }
+        }
+        Ok(match claimed {
+            Claim::Ours { epoch, trace } => Claimed::Ours { epoch, trace },
+            Claim::Held { by } => Claimed::Elsewhere(by),
+        })
+    }
+
+    /// Notes what a successor must end at the upstream.
+    pub(crate) async fn note(&self, thing: &Thing, trace: &str) {
+        let (Some(membership), Some(epoch)) = (&self.among, self.held.get(thing).map(|epoch| *epoch)) else { return };
+        if let Err(error) = membership.note(&thing.tenant, &thing.name, (self.incarnation(), epoch), trace).await {
+            tracing::warn!(%error, "what a successor would have to end could not be noted");
+        }
+    }
+
+    /// Whether a thing is ours now.
+    pub(crate) fn holds(&self, thing: &Thing) -> bool {
+        self.among.is_none() || self.held.contains_key(thing)
+    }
+
+    /// All that is ours.
+    pub(crate) fn all(&self) -> Vec<Thing> {
+        self.held.iter().map(|entry| entry.key().clone()).collect()
+    }
+
+    /// Takes no new call for a thing; who has one goes on. It is given back with the epoch once its connection is closed.
+    pub(crate) fn lets_go(&self, thing: &Thing) -> Option<u64> {
+        self.held.remove(thing).map(|(_, epoch)| epoch)
+    }
+
+    /// Gives a thing back whose connection is closed.
+    pub(crate) async fn gives_back(&self, thing: &Thing, epoch: Option<u64>) {
+        let (Some(membership), Some(epoch)) = (&self.among, epoch) else { return };
+        let claim = (self.incarnation(), epoch);
+        membership.note(&thing.tenant, &thing.name, claim, "").await.ok();
+        if let Err(error) = membership.release(&thing.tenant, &thing.name, claim).await {
+            tracing::debug!(%error, "a connection could not be given back; its claim ends with the lease");
+        }
+    }
+
+    /// Keeps the lease until the worker has left.
+    pub(crate) async fn beat_forever(&self, shared: &Arc<Shared>) {
+        let Some(membership) = &self.among else { return };
+        let mut fenced = false;
+        loop {
+            let sent = Instant::now();
+            let me = self.me.load_full();
+            match membership.beat(&me, limits::WORKER_LEASE).await {
+                Ok(true) => {
+                    let until = sent + limits::WORKER_LEASE.saturating_sub(limits::WORKER_FENCE_MARGIN);
+                    self.acts_until_ms.store(self.ms(until), Ordering::Release);
+                    fenced = false;
+                }
+                Ok(false) => {
+                    tracing::error!("the lease has ended; this worker begins anew");
+                    self.acts_until_ms.store(0, Ordering::Release);
+                    self.fence(shared).await;
+                    self.me.store(Arc::new(Member { incarnation: fresh_incarnation(), ..Member::clone(&me) }));
+                    continue;
+                }
+                Err(error) => tracing::warn!(%error, "the lease could not be renewed"),
+            }
+            if !self.may_act() && !fenced {
+                fenced = true;
+                tracing::error!("the lease may have ended; exclusive connections are closed");
+                self.fence(shared).await;
+            }
+            let until_fence = self.acts_until_ms.load(Ordering::Acquire).saturating_sub(self.ms(Instant::now()));
+            let pause =
+                if fenced { limits::STORE_BEAT } else { limits::WORKER_BEAT.min(Duration::from_millis(until_fence)) };
+            tokio::time::sleep(pause.max(Duration::from_millis(20))).await;
+        }
+    }
+
+    async fn fence(&self, shared: &Arc<Shared>) {
+        self.held.clear();
+        shared.pool.fence(shared).await;
+    }
+
+    /// Takes no new placements from here on, and says so.
+    pub(crate) async fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+        let Some(membership) = &self.among else { return };
+        let me = Arc::new(Member { draining: true, ..Member::clone(&self.me.load()) });
+        self.me.store(me.clone());
+        if let Err(error) = membership.beat(&me, limits::WORKER_LEASE).await {
+            tracing::warn!(%error, "gateways could not be told of the drain");
+        }
+    }
+
+    pub(crate) async fn leave(&self) {
+        let Some(membership) = &self.among else { return };
+        if let Err(error) = membership.leave(self.incarnation()).await {
+            tracing::warn!(%error, "the lease could not be given back; it ends by itself");
+        }
+    }
+}
