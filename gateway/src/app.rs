@@ -146,7 +146,7 @@ pub async fn enrol_file_tenants(
 
 impl Gateway {
     /// Starts to serve. `tenants` and `link` are how this node reaches the store and the workers.
-    pub fn start(
+    pub async fn start(
         config: Config,
         sockets: Sockets,
         tenants: Arc<Tenants>,
@@ -182,6 +182,7 @@ impl Gateway {
             tasks: tasks.clone(),
         });
         tenants.follow(&tasks);
+        in_sync(&tenants).await;
         sweep_store(&tenants, &tasks);
         tasks.spawn("agents", http::serve(sockets.agents, http::agents(app.clone()), tasks.clone()));
         if let Some(listener) = sockets.admin {
@@ -208,6 +209,17 @@ impl Gateway {
     pub fn spec_lookups(&self) -> u64 {
         self.app.specs.lookups()
     }
+}
+
+/// Who connects before this node knows what holds is better kept waiting than refused. A part of the store that does not
+/// come keeps the others' tenants waiting no longer than this.
+async fn in_sync(tenants: &Tenants) {
+    let waiting = async {
+        while tenants.check_all().is_err() {
+            tokio::time::sleep(limits::STORE_BEAT / 4).await;
+        }
+    };
+    tokio::time::timeout(limits::APPLY_TIMEOUT, waiting).await.ok();
 }
 
 /// Expired tombstones leave the store once an hour.

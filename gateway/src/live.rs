@@ -327,6 +327,13 @@ impl Live {
             Final::Failed(failure) => Err(failure),
             Final::Result(_) | Final::Error(_) | Final::Parked { .. } => Ok(()),
         };
+        if refreshed.is_ok() {
+            // The worker has published it; this node has it once it has caught up.
+            let index = rollcall_shared::store::partition(tenant);
+            if let Err(error) = self.tenants.catch_up_with_now(index).await {
+                tracing::warn!(%error, "a catalog was published, and is not here yet");
+            }
+        }
         match &refreshed {
             Ok(()) => drop(self.trouble.remove(&(tenant.clone(), server.clone()))),
             Err(failure) => self.note(tenant.clone(), server.clone(), failure),

@@ -56,7 +56,7 @@ impl Node {
         let dialer = Dialer { keys, tls, versions: VERSIONS, tasks: tasks.clone() };
         let workers = Arc::new(Workers::new(membership, dialer, metrics.clone()));
         let (delay, patience) = (config.drain.delay, config.drain.patience);
-        let gateway = Gateway::start(config, sockets, tenants, workers, metrics, tasks.clone())?;
+        let gateway = Gateway::start(config, sockets, tenants, workers, metrics, tasks.clone()).await?;
         let health = gateway.health.clone();
         Ok(Self { gateway, health, delay, patience, tasks })
     }

@@ -68,7 +68,7 @@ impl Standalone {
             None => Arc::new(worker.clone()),
             Some(socket) => over_socket(&worker, membership, socket, &metrics, &tasks).await,
         };
-        let gateway = Gateway::start(config, sockets, tenants, link.clone(), metrics, tasks.clone())?;
+        let gateway = Gateway::start(config, sockets, tenants, link.clone(), metrics, tasks.clone()).await?;
         Ok(Self { gateway, worker, link, tasks })
     }
 
@@ -81,7 +81,7 @@ impl Standalone {
         let documents = self.gateway.app.live.tenants().documents().clone();
         enrol_file_tenants(&*documents, &mut config.tenants).await?;
         let tenants = Tenants::new(documents, std::mem::take(&mut config.tenants), metrics.clone());
-        Gateway::start(config, sockets, tenants, self.link.clone(), metrics, self.tasks.clone())
+        Gateway::start(config, sockets, tenants, self.link.clone(), metrics, self.tasks.clone()).await
     }
 
     /// The servers of the configuration file: whom a first request would wait for.

@@ -91,6 +91,10 @@ impl Inner {
 
     fn meet(&self, members: BTreeMap<u64, Member>) {
         let before = self.view.load();
+        if members.is_empty() && !before.workers.is_empty() {
+            tracing::warn!("no worker holds a lease; those that were known are asked");
+            return;
+        }
         if before.workers.len() == members.len()
             && members.iter().all(|(run, member)| before.workers.get(run).is_some_and(|w| w.member == *member))
         {

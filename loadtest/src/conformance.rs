@@ -7,7 +7,6 @@
 
 mod clientside;
 mod drive;
-mod programs;
 mod proxy;
 mod report;
 mod suite;
@@ -22,10 +21,11 @@ use http::Uri;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use drive::{DriveOptions, drive};
-use programs::Programs;
 pub use proxy::Proxy;
 use report::{Row, report, say};
 use target::Target;
+
+use crate::programs::{self, Programs};
 
 /// The revisions that the suite has frozen requirements for, both served by Rollcall.
 const REVISIONS: [&str; 2] = ["2025-11-25", "2026-07-28"];

@@ -1,10 +1,15 @@
-//! What Rollcall is tested and loaded with: a mock upstream, an issuer of tokens, a plain HTTP client, the
-//! conformance suite.
+//! What Rollcall is tested and loaded with: clusters of real processes, a private Redis, faults between any two of
+//! them, a mock upstream, an issuer of tokens, open-loop load, a plain HTTP client, the conformance suite.
 //!
 //! None of it knows the gateway's or the worker's code, so that it can judge them.
 
+pub mod arrivals;
 pub mod client;
+pub mod cluster;
 pub mod conformance;
+pub mod fault;
 pub mod issuer;
+pub mod node;
+pub mod programs;
 pub mod redis;
 pub mod upstream;

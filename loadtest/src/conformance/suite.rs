@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::process::Command;
 
-use super::programs::peers;
+use crate::programs::peers;
 
 /// Longest run. A whole one takes seconds; scenarios that fail may each wait for their own timeouts.
 const LONGEST: Duration = Duration::from_secs(600);

@@ -12,9 +12,9 @@ use tokio::process::Command;
 use tokio::time::Instant;
 
 use super::Transport;
-use super::programs::Running;
 use super::proxy::Proxy;
 use crate::client::Client;
+use crate::programs::Running;
 
 /// Where Rollcall serves its one server alone, under its own names.
 pub(super) const PATH: &str = "/servers/fixture/mcp";

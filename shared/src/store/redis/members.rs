@@ -18,6 +18,7 @@ use crate::store::{StoreError, partition};
 const MEMBERS: &str = "rc:{m}:members";
 const LEASES: &str = "rc:{m}:leases";
 const VERSION: &str = "rc:{m}:ver";
+const GRACE: &str = "rc:{m}:grace";
 
 fn of_tenant(tenant: &TenantId, what: &str, name: &str) -> String {
     key(partition(tenant), &format!("{what}:{tenant}:{name}"))
@@ -27,7 +28,7 @@ impl RedisStore {
     /// Renews a lease, if one is given, and lets go of those that ended.
     async fn renew(&self, member: Option<&Member>, lease: Duration) -> Result<bool, StoreError> {
         let mut script = self.scripts.beat.prepare_invoke();
-        script.key(MEMBERS).key(LEASES).key(VERSION);
+        script.key(MEMBERS).key(LEASES).key(VERSION).key(GRACE);
         let text = member.map(|member| serde_json::to_string(member).unwrap_or_default()).unwrap_or_default();
         script.arg(member.map(|member| member.incarnation.to_string()).unwrap_or_default()).arg(text);
         script.arg(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX)).arg(MEMBERS_CHANNEL).arg(self.publishes());
@@ -55,7 +56,7 @@ impl Membership for RedisStore {
     fn members(&self) -> BoxFuture<'_, Result<Members, StoreError>> {
         async move {
             // A worker that died is let go of by whoever looks first.
-            self.renew(None, Duration::ZERO).await?;
+            self.renew(None, limits::WORKER_LEASE).await?;
             let mut connection = self.link.reads()?;
             let found: HashMap<String, String> =
                 redis::cmd("HGETALL").arg(MEMBERS).query_async(&mut connection).await.map_err(|e| unavailable(&e))?;

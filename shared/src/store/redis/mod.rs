@@ -14,7 +14,7 @@
 //! | `rc:{pNN}:expiry` | sorted set of what expires |
 //! | `rc:{pNN}:own:<tenant>:…` | hash: who holds an exclusive connection |
 //! | `rc:{pNN}:count:<tenant>:…`, `rc:{pNN}:lock:<tenant>:…` | counters and locks |
-//! | `rc:{m}:members`, `rc:{m}:leases`, `rc:{m}:ver` | workers |
+//! | `rc:{m}:members`, `rc:{m}:leases`, `rc:{m}:ver`, `rc:{m}:grace` | workers |
 //! | `rc:blob:<digest>` | content by its SHA-256; expires when nobody has used it for long |
 
 mod documents;

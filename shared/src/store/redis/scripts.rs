@@ -80,12 +80,22 @@ redis.call('DEL', KEYS[2])
 return 1
 ";
 
-/// Renews or begins a worker's lease. KEYS: members, leases, version. ARGV: incarnation, member, milliseconds, channel,
-/// `PUBLISH` or `SPUBLISH`. A lease that ended is not renewed: that worker begins anew, under another incarnation.
+/// Renews or begins a worker's lease. KEYS: members, leases, version, grace. ARGV: incarnation, member, milliseconds,
+/// channel, `PUBLISH` or `SPUBLISH`. A lease that ended is not renewed: that worker begins anew, under another incarnation.
+///
+/// Where all leases ended together it was the store that stood still, and they are given their time once more. A worker
+/// fences itself by its own clock, so that a lease which ends later harms nobody.
 pub(super) const BEAT: &str = r"
 local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)
 local changed = false
+local all = redis.call('ZCARD', KEYS[2])
+if all > 0 and redis.call('ZCOUNT', KEYS[2], '-inf', now) == all
+    and redis.call('SET', KEYS[4], 1, 'NX', 'PX', 4 * ARGV[3]) then
+  for _, late in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
+    redis.call('ZADD', KEYS[2], now + ARGV[3], late)
+  end
+end
 for _, late in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do
   redis.call('ZREM', KEYS[2], late)
   redis.call('HDEL', KEYS[1], late)

@@ -18,9 +18,10 @@ const START: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(10);
 
 /// Where the programs are.
-pub(super) struct Programs {
-    pub(super) fixture: PathBuf,
-    pub(super) rollcall: PathBuf,
+pub struct Programs {
+    pub fixture: PathBuf,
+    pub rollcall: PathBuf,
+    pub worker: PathBuf,
 }
 
 fn failed(what: impl Into<String>) -> io::Error {
@@ -28,23 +29,23 @@ fn failed(what: impl Into<String>) -> io::Error {
 }
 
 /// The folder of the pinned peers.
-pub(super) fn peers() -> PathBuf {
+pub fn peers() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("peers")
 }
 
 /// Installs the pinned peers, the suite and its Node among them.
-pub(super) async fn install_peers() -> io::Result<()> {
+pub async fn install_peers() -> io::Result<()> {
     let status = Command::new(peers().join("install.sh")).stdin(Stdio::null()).kill_on_drop(true).status().await?;
     if status.success() { Ok(()) } else { Err(failed(format!("loadtest/peers/install.sh ended with {status}"))) }
 }
 
-/// Builds fixture and gateway in the profile of this program.
-pub(super) async fn build() -> io::Result<Programs> {
+/// Builds fixture, gateway and worker in the profile of this program.
+pub async fn build() -> io::Result<Programs> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--message-format", "json-render-diagnostics"]);
     // Of the whole workspace: with other features, what `cargo test` has built would be built again.
-    command.args(["--workspace", "--example", "fixture", "--bin", "rollcall"]);
+    command.args(["--workspace", "--example", "fixture", "--bin", "rollcall", "--bin", "rollcall-worker"]);
     if !cfg!(debug_assertions) {
         command.arg("--release");
     }
@@ -54,7 +55,8 @@ pub(super) async fn build() -> io::Result<Programs> {
         return Err(failed(format!("cargo build ended with {}", output.status)));
     }
     let messages = String::from_utf8_lossy(&output.stdout);
-    Ok(Programs { fixture: built(&messages, "fixture")?, rollcall: built(&messages, "rollcall")? })
+    let built = |name| built(&messages, name);
+    Ok(Programs { fixture: built("fixture")?, rollcall: built("rollcall")?, worker: built("rollcall-worker")? })
 }
 
 /// The executable that cargo tells of.
@@ -68,7 +70,7 @@ fn built(messages: &str, name: &str) -> io::Result<PathBuf> {
 }
 
 /// A program that runs until this is dropped.
-pub(super) struct Running {
+pub struct Running {
     child: Child,
     /// Kept open: a program that writes into a closed pipe ends.
     output: Lines<BufReader<ChildStdout>>,
@@ -77,7 +79,7 @@ pub(super) struct Running {
 
 impl Running {
     /// Starts a program, and waits for the line of its output that begins so. Gives the rest of that line.
-    pub(super) async fn start(mut command: Command, log: &Path, prefix: &str) -> io::Result<(Self, String)> {
+    pub async fn start(mut command: Command, log: &Path, prefix: &str) -> io::Result<(Self, String)> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(log)?).kill_on_drop(true);
         let mut child = command.spawn()?;
         let output = child.stdout.take().ok_or_else(|| failed("no pipe"))?;
@@ -87,7 +89,7 @@ impl Running {
     }
 
     /// Waits for the next line that begins so, and gives the rest of it.
-    pub(super) async fn says(&mut self, prefix: &str) -> io::Result<String> {
+    pub async fn says(&mut self, prefix: &str) -> io::Result<String> {
         let found = async {
             while let Some(line) = self.output.next_line().await? {
                 if let Some(rest) = line.strip_prefix(prefix) {
@@ -100,7 +102,7 @@ impl Running {
     }
 
     /// Asks it to end, so that it can end its own children, and waits for that.
-    pub(super) async fn end(mut self) {
+    pub async fn end(mut self) {
         let id = self.child.id().and_then(|id| rustix::process::Pid::from_raw(i32::try_from(id).ok()?));
         if let Some(id) = id {
             rustix::process::kill_process(id, rustix::process::Signal::TERM).ok();

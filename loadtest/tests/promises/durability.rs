@@ -1,0 +1,244 @@
+//! D: processes may be killed, frozen, restarted; the store may go and come back.
+
+use std::time::Duration;
+
+use rollcall_loadtest::cluster::within;
+use rollcall_loadtest::fault::Fault;
+use rollcall_loadtest::upstream::{Speaks, Upstream};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::scene::{RATE, Scene, call, call_once, tenant};
+
+/// What a killed process's own calls end with.
+fn may_have_run(failure: &str) -> bool {
+    failure.contains("may have run")
+}
+
+/// D1
+#[tokio::test]
+async fn a_killed_worker_loses_only_what_it_held() {
+    // One more server for each tenant, of which every session has a connection of its own.
+    let stateful = Upstream::start(Speaks::Legacy, &["echo"]).await.expect("an upstream");
+    let url = stateful.url();
+    let mut scene = Scene::set_with(2, 2, json!({}), |plan| {
+        for tenant in plan.tenants.as_object_mut().expect("tenants").values_mut() {
+            let server = json!({"id": "own", "url": url, "isolation": "session"});
+            tenant["servers"].as_array_mut().expect("servers").push(server);
+        }
+    })
+    .await;
+    let sessions: Vec<_> =
+        (0..16).map(|n| scene.cluster.agent(&tenant(n), &format!("own-{n}")).expect("an agent")).collect();
+    for agent in &sessions {
+        call(agent, "own__echo", json!({})).await.expect("served");
+    }
+    let load = scene.load(RATE);
+    sleep(Duration::from_secs(2)).await;
+    let killed = load.elapsed();
+    scene.cluster.workers[0].kill().await;
+    let began = Instant::now();
+    let mut exclusive = Vec::new();
+    for agent in &sessions {
+        let served = within(Duration::from_secs(20), async || call(agent, "own__echo", json!({})).await.is_ok()).await;
+        served.unwrap_or_else(|| panic!("a session has no owner\n{}", scene.cluster.logs()));
+        exclusive.push(began.elapsed());
+    }
+    println!("D1 all exclusive connections have an owner again after {:?}", exclusive.last().expect("some"));
+    assert!(exclusive.iter().all(|took| *took < Duration::from_secs(8)), "{exclusive:?}");
+    assert!(exclusive.iter().any(|took| *took > Duration::from_secs(1)), "some were the killed worker's");
+    let report = load.end().await;
+    let base = report.between(Duration::ZERO, killed.saturating_sub(Duration::from_millis(500)));
+    let after = report.between(killed, Duration::MAX);
+    println!("D1 before the kill: {base}\nD1 after the kill:  {after}");
+    assert_eq!(base.failed(), 0, "{base}");
+    // What it held at that moment, and nothing else.
+    let held = report.between(killed.saturating_sub(Duration::from_millis(500)), killed + Duration::from_millis(500));
+    for failure in report.failures().keys() {
+        assert!(may_have_run(failure), "{failure}\n{}", scene.cluster.logs());
+    }
+    assert_eq!(held.failed(), report.failed(), "only calls that were under way fail");
+    assert_eq!(scene.executed_twice(), Vec::<u64>::new());
+    // Every server of every tenant has an owner again.
+    let agent = scene.cluster.agent(&tenant(0), "after").expect("an agent");
+    for n in 0..20 {
+        call_once(&agent, &format!("s{}__echo", n % 3), scene.number()).await.expect("served");
+    }
+    scene.cluster.workers[0].run().expect("started");
+    scene.cluster.workers[0].ready().await.expect("ready");
+    scene.stop().await;
+}
+
+/// D2
+#[tokio::test]
+async fn a_killed_gateway_loses_nothing() {
+    let mut scene = Scene::set().await;
+    let load = scene.load(RATE);
+    sleep(Duration::from_secs(2)).await;
+    let killed = load.elapsed();
+    scene.cluster.gateways[0].kill().await;
+    sleep(Duration::from_secs(3)).await;
+    let report = load.end().await;
+    println!("D2 {report}");
+    // Its open calls end with their connections; whoever comes next is served by the other one.
+    let open = report.between(killed.saturating_sub(Duration::from_millis(500)), killed + Duration::from_millis(100));
+    assert_eq!(open.failed(), report.failed(), "{report}");
+    assert_eq!(scene.executed_twice(), Vec::<u64>::new());
+    scene.cluster.gateways[0].run().expect("started");
+    scene.cluster.gateways[0].ready().await.expect("ready");
+    scene.stop().await;
+}
+
+/// D4
+#[tokio::test]
+async fn a_rolling_restart_is_not_noticed() {
+    let mut scene = Scene::set().await;
+    let load = scene.load(RATE);
+    let agent = scene.cluster.agent(&tenant(1), "slow").expect("an agent");
+    for at in 0..4 {
+        // Calls that are in flight when the process is asked to end, and longer than its drain's delay.
+        let slow: Vec<_> = (0..6)
+            .map(|n| {
+                let (agent, number) = (agent.clone(), scene.number());
+                tokio::spawn(async move { call_once(&agent, &format!("s{}__slow", n % 3), number).await })
+            })
+            .collect();
+        sleep(Duration::from_millis(300)).await;
+        let cluster = &mut scene.cluster;
+        let node = if at < 2 { &mut cluster.gateways[at] } else { &mut cluster.workers[at - 2] };
+        let began = Instant::now();
+        let status = node.terminate().await.expect("it ends");
+        println!("D4 {} ended in {:.1} s", node.name, began.elapsed().as_secs_f32());
+        assert!(status.success(), "{}: {status}\n{}", node.name, node.log());
+        node.run().expect("started");
+        node.ready().await.expect("ready");
+        for call in slow {
+            call.await.expect("joined").unwrap_or_else(|e| panic!("{e}\n{}", scene.cluster.logs()));
+        }
+    }
+    let report = load.end().await;
+    println!("D4 {report}");
+    assert_eq!(report.failed(), 0, "{report}\n{}", scene.cluster.logs());
+    assert_eq!(scene.executed_twice(), Vec::<u64>::new());
+    scene.stop().await;
+}
+
+/// D3
+#[tokio::test]
+async fn redis_may_go_and_come_back() {
+    const LEASE: Duration = Duration::from_secs(6);
+    let scene = Scene::set_with(2, 2, json!({}), |plan| {
+        plan.store = |address| json!({"url": format!("redis://{address}"), "lease": "6s"});
+    })
+    .await;
+    let mut scene = scene;
+    let served = async |scene: &Scene, at: usize| {
+        let agent = scene.cluster.agent_at(scene.cluster.gateways[at].address, &tenant(2), "load").expect("an agent");
+        call_once(&agent, "s0__echo", scene.number()).await
+    };
+    // It is killed and comes back; warm calls go on meanwhile.
+    let load = scene.load(RATE);
+    sleep(Duration::from_secs(1)).await;
+    scene.cluster.redis.kill();
+    sleep(Duration::from_secs(2)).await;
+    scene.cluster.redis.run().await.expect("started");
+    let back = Instant::now();
+    let ready = async |scene: &Scene| {
+        let mut all = true;
+        for node in &scene.cluster.gateways {
+            let unknown = scene.cluster.agent_at(node.address, &tenant(3), &format!("new-{}", scene.number()));
+            all &= call(&unknown.expect("an agent"), "s0__echo", json!({})).await.is_ok();
+        }
+        all
+    };
+    let took = within(Duration::from_secs(10), async || ready(&scene).await).await;
+    println!("D3 killed for 2 s, unknown sessions served again {:?} after its start", back.elapsed());
+    assert!(took.is_some_and(|took| took < Duration::from_secs(3)), "{took:?}\n{}", scene.cluster.logs());
+    // It stands still, then is slow.
+    scene.cluster.redis.freeze();
+    sleep(Duration::from_secs(3)).await;
+    let unknown = scene.cluster.agent(&tenant(3), "never-seen").expect("an agent");
+    let began = Instant::now();
+    let refused = unknown.modern("/mcp", "tools/list", json!({})).await.expect("an answer");
+    println!("D3 frozen: an unknown session is refused with {} in {:?}", refused.status, began.elapsed());
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert!(refused.headers.contains_key("retry-after") && began.elapsed() < Duration::from_secs(1));
+    scene.cluster.redis.thaw();
+    for node in scene.cluster.gateways.iter().chain(&scene.cluster.workers) {
+        node.store.set(Fault::Delay(Duration::from_millis(250)));
+    }
+    sleep(Duration::from_secs(2)).await;
+    for node in scene.cluster.gateways.iter().chain(&scene.cluster.workers) {
+        node.store.set(Fault::None);
+    }
+    // It refuses writes: out of memory, then as a replica would.
+    for (command, undo) in [
+        (&["CONFIG", "SET", "maxmemory", "1"][..], &["CONFIG", "SET", "maxmemory", "0"][..]),
+        (&["REPLICAOF", "127.0.0.1", "1"][..], &["REPLICAOF", "NO", "ONE"][..]),
+    ] {
+        scene.cluster.redis.command(command).expect("done");
+        let refused = scene.cluster.put(&format!("tenants/{}/sessions/x/policy", tenant(0)), json!({})).await;
+        println!("D3 a write under {command:?}: {refused:?}");
+        assert!(refused.is_err_and(|e| e.contains("503")), "a write that was not made must not be answered as made");
+        sleep(Duration::from_secs(1)).await;
+        scene.cluster.redis.command(undo).expect("done");
+    }
+    let report = load.end().await;
+    println!("D3 warm calls while it went and came back: {report}");
+    assert!(report.failed() * 1000 <= report.count(), "{report}\n{}", scene.cluster.logs());
+    // It does not come back: warm calls go on for the lease, then everything is closed.
+    scene.cluster.redis.freeze();
+    let began = Instant::now();
+    sleep(LEASE.saturating_sub(Duration::from_secs(2))).await;
+    for at in 0..2 {
+        served(&scene, at).await.expect("known sessions go on");
+    }
+    let closed = within(LEASE, async || served(&scene, 0).await.is_err() && served(&scene, 1).await.is_err()).await;
+    println!("D3 frozen for good: closed after {:?} with a lease of {LEASE:?}", began.elapsed());
+    assert!(closed.is_some() && began.elapsed() < LEASE + Duration::from_secs(2));
+    assert!(!scene.cluster.gateways[0].is_ready().await, "a node without its lease is not ready");
+    assert!(scene.cluster.gateways[0].is_alive().await, "but alive");
+    scene.cluster.redis.thaw();
+    let open = within(Duration::from_secs(5), async || served(&scene, 0).await.is_ok()).await;
+    println!("D3 thawed: open after {open:?}");
+    assert!(open.is_some_and(|took| took < Duration::from_secs(2)), "{open:?}");
+    scene.stop().await;
+}
+
+/// D8
+#[tokio::test]
+async fn two_owners_cannot_both_act() {
+    let scene = Scene::set_with(2, 2, json!({}), |plan| {
+        for tenant in plan.tenants.as_object_mut().expect("tenants").values_mut() {
+            for server in tenant["servers"].as_array_mut().expect("servers") {
+                server["isolation"] = json!("session");
+            }
+        }
+    })
+    .await;
+    let sessions = scene.upstreams[1].sessions().0;
+    let load = scene.load(RATE);
+    sleep(Duration::from_secs(1)).await;
+    // Longer than twice its lease of 6 s.
+    scene.cluster.workers[0].freeze();
+    sleep(Duration::from_secs(13)).await;
+    scene.cluster.workers[0].thaw();
+    sleep(Duration::from_secs(3)).await;
+    let report = load.end().await;
+    println!("D8 {report}");
+    println!(
+        "D8 legacy sessions opened at the upstream: {} before, {} after",
+        sessions,
+        scene.upstreams[1].sessions().0
+    );
+    assert_eq!(scene.executed_twice(), Vec::<u64>::new());
+    // It came back as another run, and serves again.
+    scene.cluster.workers[0].ready().await.expect("ready");
+    let agent = scene.cluster.agent(&tenant(0), "load").expect("an agent");
+    let served = within(Duration::from_secs(10), async || call_once(&agent, "s1__echo", scene.number()).await.is_ok());
+    assert!(served.await.is_some(), "{}", scene.cluster.logs());
+    let deleted = scene.upstreams[1].seen().iter().filter(|seen| seen.method == http::Method::DELETE).count();
+    println!("D8 sessions that were ended at the upstream: {deleted}");
+    assert!(deleted > 0, "the new owner ends what the frozen one left");
+    scene.stop().await;
+}

@@ -1,0 +1,1 @@
+//! A: who sees and may do what.
