@@ -31,8 +31,8 @@ pub struct Plan {
     pub tenants: Value,
     /// Further keys of the configuration file.
     pub more: Value,
-    /// `store` of the configuration file, made of the address through which a node reaches it.
-    pub store: fn(SocketAddr) -> Value,
+    /// `store` of a node's configuration file, made of its name and of the address through which it reaches the store.
+    pub store: fn(&str, SocketAddr) -> Value,
     /// Arguments of `redis-server`.
     pub redis: &'static [&'static str],
 }
@@ -44,7 +44,7 @@ impl Plan {
             workers,
             tenants,
             more: json!({}),
-            store: |address| format!("redis://{address}").into(),
+            store: |_, address| format!("redis://{address}").into(),
             redis: &["--appendonly", "yes", "--appendfsync", "always"],
         }
     }
@@ -105,8 +105,8 @@ impl Cluster {
                 &json!({"listen": address, "admin": {"listen": admin, "keys": [key]}, "ops": {"listen": ops}}),
             );
             let store = FaultProxy::start(cluster.redis.address()).await.map_err(|e| e.to_string())?;
-            merge(&mut own, &json!({"store": (plan.store)(store.address)}));
             let name = format!("gateway-{n}");
+            merge(&mut own, &json!({"store": (plan.store)(&name, store.address)}));
             let arguments = vec!["gateway".to_owned(), "--config".to_owned(), cluster.write(&name, &own)?];
             let (program, folder) = (programs.rollcall.clone(), cluster.folder.path().to_owned());
             let admin = Some(admin);
@@ -119,7 +119,7 @@ impl Cluster {
             let worker = json!({"listen": address, "name": name});
             merge(&mut own, &json!({"worker": worker, "ops": {"listen": ops}}));
             let store = FaultProxy::start(cluster.redis.address()).await.map_err(|e| e.to_string())?;
-            merge(&mut own, &json!({"store": (plan.store)(store.address)}));
+            merge(&mut own, &json!({"store": (plan.store)(&name, store.address)}));
             let arguments = vec!["--config".to_owned(), cluster.write(&name, &own)?];
             let (program, folder) = (programs.worker.clone(), cluster.folder.path().to_owned());
             cluster.workers.push(Node::new(Start {

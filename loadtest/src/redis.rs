@@ -71,7 +71,8 @@ impl RedisServer {
         self.child = Some(command.spawn().map_err(|e| format!("{INSTALL} ({e})"))?);
         let began = Instant::now();
         while std::net::TcpStream::connect(self.address()).is_err() {
-            if began.elapsed() > STARTS_WITHIN {
+            let ended = self.child.as_mut().is_some_and(|child| child.try_wait().is_ok_and(|status| status.is_some()));
+            if ended || began.elapsed() > STARTS_WITHIN {
                 return Err(self.log());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;

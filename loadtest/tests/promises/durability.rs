@@ -128,7 +128,7 @@ async fn a_rolling_restart_is_not_noticed() {
 async fn redis_may_go_and_come_back() {
     const LEASE: Duration = Duration::from_secs(6);
     let scene = Scene::set_with(2, 2, json!({}), |plan| {
-        plan.store = |address| json!({"url": format!("redis://{address}"), "lease": "6s"});
+        plan.store = |_, address| json!({"url": format!("redis://{address}"), "lease": "6s"});
     })
     .await;
     let mut scene = scene;

@@ -52,7 +52,9 @@ impl RedisStore {
         let mut connection = self.link.connect(on_message).await?;
         let mut channels: Vec<String> = (0..PARTITIONS).map(|partition| key(partition, "ch")).collect();
         channels.push(MEMBERS_CHANNEL.to_owned());
-        connection.subscribe(&channels).await?;
+        if let Err(error) = connection.subscribe(&channels).await {
+            tracing::warn!(%error, "nobody notifies this node; it hears of changes by its beat alone");
+        }
         self.beat(&mut connection).await?;
         self.members.send_modify(|n| *n += 1);
         tracing::info!("the store is connected");
