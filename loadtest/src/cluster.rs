@@ -35,6 +35,8 @@ pub struct Plan {
     pub store: fn(&str, SocketAddr) -> Value,
     /// Arguments of `redis-server`.
     pub redis: &'static [&'static str],
+    /// Whether what gateways and workers say to one another is recorded.
+    pub records_links: bool,
 }
 
 impl Plan {
@@ -46,6 +48,7 @@ impl Plan {
             more: json!({}),
             store: |_, address| format!("redis://{address}").into(),
             redis: &["--appendonly", "yes", "--appendfsync", "always"],
+            records_links: false,
         }
     }
 }
@@ -110,13 +113,28 @@ impl Cluster {
             let arguments = vec!["gateway".to_owned(), "--config".to_owned(), cluster.write(&name, &own)?];
             let (program, folder) = (programs.rollcall.clone(), cluster.folder.path().to_owned());
             let admin = Some(admin);
-            cluster.gateways.push(Node::new(Start { name, program, arguments, folder, ops, address, admin, store }));
+            cluster.gateways.push(Node::new(Start {
+                name,
+                program,
+                arguments,
+                folder,
+                ops,
+                address,
+                admin,
+                store,
+                link: None,
+            }));
         }
         for n in 0..plan.workers {
             let (address, ops) = (local()?, local()?);
             let mut own = config.clone();
             let name = format!("worker-{n}");
-            let worker = json!({"listen": address, "name": name});
+            let link = match plan.records_links {
+                true => Some(FaultProxy::recording(address).await.map_err(|e| e.to_string())?),
+                false => None,
+            };
+            let advertise = link.as_ref().map_or(address, |link| link.address);
+            let worker = json!({"listen": address, "advertise": advertise, "name": name});
             merge(&mut own, &json!({"worker": worker, "ops": {"listen": ops}}));
             let store = FaultProxy::start(cluster.redis.address()).await.map_err(|e| e.to_string())?;
             merge(&mut own, &json!({"store": (plan.store)(&name, store.address)}));
@@ -131,6 +149,7 @@ impl Cluster {
                 address,
                 admin: None,
                 store,
+                link,
             }));
         }
         cluster.seed(programs).await?;

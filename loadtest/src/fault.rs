@@ -28,6 +28,7 @@ pub enum Fault {
 pub struct FaultProxy {
     pub address: SocketAddr,
     fault: watch::Sender<Fault>,
+    recorded: Arc<Mutex<Vec<u8>>>,
     serving: JoinHandle<()>,
 }
 
@@ -40,18 +41,34 @@ impl Drop for FaultProxy {
 impl FaultProxy {
     /// Forwards what comes to a free port of its own.
     pub async fn start(to: SocketAddr) -> std::io::Result<Self> {
+        Self::start_with(to, false).await
+    }
+
+    /// The same, and remembers every byte.
+    pub async fn recording(to: SocketAddr) -> std::io::Result<Self> {
+        Self::start_with(to, true).await
+    }
+
+    async fn start_with(to: SocketAddr, records: bool) -> std::io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
         let (fault, watched) = watch::channel(Fault::None);
+        let recorded = Arc::new(Mutex::new(Vec::new()));
+        let record = records.then(|| recorded.clone());
         #[expect(clippy::disallowed_methods, reason = "aborted when the proxy is dropped")]
         let serving = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
-                connections.spawn(forward(client, to, watched.clone()));
+                connections.spawn(forward(client, to, watched.clone(), record.clone()));
                 while connections.try_join_next().is_some() {}
             }
         });
-        Ok(Self { address, fault, serving })
+        Ok(Self { address, fault, recorded, serving })
+    }
+
+    /// What went either way so far.
+    pub fn recorded(&self) -> Vec<u8> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub fn set(&self, fault: Fault) {
@@ -66,7 +83,9 @@ async fn reset(watched: &mut watch::Receiver<Fault>) {
     }
 }
 
-async fn forward(client: TcpStream, to: SocketAddr, watched: watch::Receiver<Fault>) {
+type Record = Option<Arc<Mutex<Vec<u8>>>>;
+
+async fn forward(client: TcpStream, to: SocketAddr, watched: watch::Receiver<Fault>, record: Record) {
     let mut resets = watched.clone();
     let mut passes = watched.clone();
     if passes.wait_for(|fault| *fault != Fault::Hang).await.is_err() {
@@ -81,8 +100,8 @@ async fn forward(client: TcpStream, to: SocketAddr, watched: watch::Receiver<Fau
     let ((client_in, client_out), (server_in, server_out)) = (client.into_split(), server.into_split());
     tokio::select! {
         () = reset(&mut resets) => {}
-        () = copy(client_in, server_out, watched.clone(), false) => {}
-        () = copy(server_in, client_out, watched, true) => {}
+        () = copy(client_in, server_out, watched.clone(), false, record.clone()) => {}
+        () = copy(server_in, client_out, watched, true, record) => {}
     }
 }
 
@@ -91,6 +110,7 @@ async fn copy(
     mut to: tokio::net::tcp::OwnedWriteHalf,
     mut watched: watch::Receiver<Fault>,
     counts: bool,
+    record: Record,
 ) {
     let mut buffer = vec![0; 64 << 10];
     let mut passed = 0;
@@ -107,6 +127,9 @@ async fn copy(
             piece = piece.get(..bytes.saturating_sub(passed).min(read)).unwrap_or_default();
         }
         passed += piece.len();
+        if let Some(record) = &record {
+            record.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(piece);
+        }
         if to.write_all(piece).await.is_err() || piece.len() < read {
             return;
         }

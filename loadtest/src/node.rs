@@ -27,6 +27,8 @@ pub struct Node {
     pub admin: Option<SocketAddr>,
     /// Its way to the store.
     pub store: FaultProxy,
+    /// The way of gateways to it, where that is recorded.
+    pub link: Option<FaultProxy>,
     child: Option<Child>,
 }
 
@@ -40,13 +42,14 @@ pub struct Start {
     pub address: SocketAddr,
     pub admin: Option<SocketAddr>,
     pub store: FaultProxy,
+    pub link: Option<FaultProxy>,
 }
 
 impl Node {
     pub(crate) fn new(start: Start) -> Self {
-        let Start { name, program, arguments, folder, ops, address, admin, store } = start;
+        let Start { name, program, arguments, folder, ops, address, admin, store, link } = start;
         let log = folder.join(format!("{name}.log"));
-        Self { name, program, arguments, log, ops, address, admin, store, child: None }
+        Self { name, program, arguments, log, ops, address, admin, store, link, child: None }
     }
 
     /// Starts the process, where it does not run. Its log goes on.

@@ -221,8 +221,10 @@ impl Tenants {
             let key = Key::new(tenant, Kind::Policy, id);
             let revoked = Key::new(tenant, Kind::SessionRevoked, id);
             let (policy, revoked) = futures_util::try_join!(self.documents.get(&key), self.documents.get(&revoked))?;
-            let policy = policy.map(|d| self.read(&key, &d.body).unwrap_or(SessionPolicy::Tombstone { since: 0 }));
-            Ok(StoredSession { policy, revoked: revoked.is_some() })
+            let policy = policy.map(|d| self.read(&key, &d.body));
+            let readable = !matches!(policy, Some(None));
+            let policy = policy.map(|policy| policy.unwrap_or(SessionPolicy::Tombstone { since: 0 }));
+            Ok((StoredSession { policy, revoked: revoked.is_some() }, readable))
         };
         self.sessions.get(tenant, id, read).await
     }
@@ -234,8 +236,9 @@ impl Tenants {
             let stored = self.documents.get(&key).await?;
             // One that cannot be read counts as ended: its client opens another.
             let unreadable = || McpSession { ended: true, ..McpSession::default() };
-            let session = stored.map(|d| self.read(&key, &d.body).unwrap_or_else(unreadable));
-            Ok(Arc::new(session.unwrap_or_default()))
+            let session = stored.map(|d| self.read(&key, &d.body));
+            let readable = !matches!(session, Some(None));
+            Ok((Arc::new(session.map(|session| session.unwrap_or_else(unreadable)).unwrap_or_default()), readable))
         };
         Ok(self.mcp_sessions.get(tenant, id, read).await?.value.clone())
     }

@@ -42,19 +42,23 @@ impl<T: Send + Sync + 'static> Remembered<T> {
         Self { at_hand, changes: AtomicU64::new(0) }
     }
 
+    /// `read` says whether the value may be kept: one that stands for something unreadable is read again the next time.
     pub(super) async fn get(
         &self,
         tenant: &TenantId,
         id: &str,
-        read: impl Future<Output = Result<T, StoreError>>,
+        read: impl Future<Output = Result<(T, bool), StoreError>>,
     ) -> Result<Arc<AtHand<T>>, StoreError> {
         let key = (tenant.clone(), id.to_owned());
         if let Some(known) = self.at_hand.get(&key) {
             return Ok(known);
         }
         let seen = self.changes.load(Ordering::Acquire);
-        let value = read.await?;
-        let entry = Arc::new(AtHand { value, partition: partition(tenant), stale: AtomicBool::new(false) });
+        let (value, may_be_kept) = read.await?;
+        let entry = Arc::new(AtHand { value, partition: partition(tenant), stale: AtomicBool::new(!may_be_kept) });
+        if !may_be_kept {
+            return Ok(entry);
+        }
         self.at_hand.insert(key.clone(), entry.clone());
         if self.changes.load(Ordering::Acquire) != seen {
             entry.stale.store(true, Ordering::Release);
