@@ -1,8 +1,9 @@
 //! `rollcall-loadtest conformance`: the official conformance suite against Rollcall, one command.
 //!
 //! It installs the pinned suite, builds the fixture (`examples/fixture`) and Rollcall, and runs each revision's
-//! requirements against the fixture itself and through Rollcall, over HTTP and over stdio. Then it runs the scenarios in
-//! which the suite is the server and Rollcall its client. It fails where any check fails, and where a run through Rollcall
+//! requirements against the fixture itself and through Rollcall, over HTTP and over stdio. A cluster of two gateways
+//! and three workers, where each request comes to another gateway than the one before, must give the same. Then it runs the
+//! scenarios in which the suite is the server and Rollcall its client. It fails where any check fails, and where a run through Rollcall
 //! gives other numbers than the fixture itself.
 
 mod clientside;
@@ -69,6 +70,8 @@ pub struct Options {
 enum Transport {
     Http,
     Stdio,
+    /// Over HTTP, through two gateways behind a round-robin and three workers, each request on a connection of its own.
+    Cluster,
 }
 
 impl Options {
@@ -158,7 +161,7 @@ fn targets(options: &Options, programs: Option<&Programs>) -> Vec<Target> {
     }
     let Some(programs) = programs else { return Vec::new() };
     let mut targets = vec![Target::Fixture(programs.fixture.clone())];
-    for transport in [Transport::Http, Transport::Stdio] {
+    for transport in [Transport::Http, Transport::Stdio, Transport::Cluster] {
         if options.covers(transport) {
             targets.push(Target::Rollcall {
                 transport,

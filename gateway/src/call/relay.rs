@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream;
 use http::{HeaderValue, Response, header};
@@ -70,6 +71,15 @@ pub(crate) async fn relay(
                 end = &mut end => return json(&facts, end, record).map(|body| body.holding(held)),
                 () = &mut stream_after, if reply.takes_stream => break,
             }
+        }
+    }
+    if thread.is_some() && reply.primes && first.is_none() {
+        // The first event says where to come back to, and so who has the call.
+        tokio::select! {
+            biased;
+            () = facts.run.known() => {}
+            ended = &mut end => end = std::future::ready(ended).boxed(),
+            () = tokio::time::sleep(limits::WORKER_WAIT) => {}
         }
     }
     let recording = settle::Recording::new(app.clone(), record.hand_on());

@@ -90,7 +90,7 @@ impl Thread {
     }
 }
 
-/// None before a worker has answered at all.
+/// None before a worker was asked.
 fn place(facts: &Facts, seq: u64) -> Option<Place> {
     Some(Place { incarnation: facts.run.get()?, call: facts.call, seq })
 }

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use http::Uri;
 use http::uri::Authority;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::time::Instant;
 
 use super::Transport;
 use super::proxy::Proxy;
 use crate::client::Client;
+use crate::cluster::{Cluster, Plan};
 use crate::programs::Running;
 
 /// Where Rollcall serves its one server alone, under its own names.
@@ -31,6 +32,7 @@ pub(super) enum Target {
 pub(super) struct Started {
     pub(super) url: String,
     _proxy: Option<Proxy>,
+    _cluster: Option<Cluster>,
     /// The first to be ended comes first.
     programs: Vec<Running>,
 }
@@ -64,6 +66,7 @@ impl Target {
     pub(super) fn transport(&self) -> &'static str {
         match self {
             Self::Rollcall { transport: Transport::Stdio, .. } => "stdio",
+            Self::Rollcall { transport: Transport::Cluster, .. } => "cluster",
             Self::Rollcall { transport: Transport::Http, .. } | Self::Fixture(_) | Self::Other { .. } => "http",
         }
     }
@@ -74,7 +77,7 @@ impl Target {
         match self {
             Self::Fixture(program) => {
                 let (fixture, url) = start_fixture(program, folder).await?;
-                Ok(Started { url, _proxy: None, programs: vec![fixture] })
+                Ok(Started { url, _proxy: None, _cluster: None, programs: vec![fixture] })
             }
             Self::Rollcall { transport: Transport::Http, fixture, rollcall } => {
                 let (fixture, url) = start_fixture(fixture, folder).await?;
@@ -87,14 +90,23 @@ impl Target {
                 let command = json!([fixture, "--stdio"]);
                 start_rollcall(rollcall, &format!("command: {command}, isolation: {isolation}"), folder).await
             }
-            Self::Other { url, token: None } => Ok(Started { url: url.to_string(), _proxy: None, programs: vec![] }),
+            Self::Rollcall { transport: Transport::Cluster, fixture, .. } => {
+                let (fixture, url) = start_fixture(fixture, folder).await?;
+                let server = json!({"id": "fixture", "url": url, "isolation": isolation});
+                let mut started = start_cluster(server).await?;
+                started.programs.push(fixture);
+                Ok(started)
+            }
+            Self::Other { url, token: None } => {
+                Ok(Started { url: url.to_string(), _proxy: None, _cluster: None, programs: vec![] })
+            }
             Self::Other { url, token: Some(token) } => {
                 if url.scheme_str() != Some("http") {
                     return Err(failed("a token is added on http alone"));
                 }
                 let proxy = Proxy::start(authority(&url.to_string())?, token).await?;
                 let url = format!("http://{}{}", proxy.address, url.path());
-                Ok(Started { url, _proxy: Some(proxy), programs: vec![] })
+                Ok(Started { url, _proxy: Some(proxy), _cluster: None, programs: vec![] })
             }
         }
     }
@@ -119,7 +131,18 @@ async fn start_rollcall(program: &Path, server: &str, folder: &Path) -> io::Resu
     let proxy = Proxy::start(authority(&url)?, &token).await?;
     let base = format!("http://{}", proxy.address);
     until_listed(&Client::new(&base)).await?;
-    Ok(Started { url: format!("{base}{PATH}"), _proxy: Some(proxy), programs: vec![running] })
+    Ok(Started { url: format!("{base}{PATH}"), _proxy: Some(proxy), _cluster: None, programs: vec![running] })
+}
+
+async fn start_cluster(server: Value) -> io::Result<Started> {
+    let tenants = json!({"acme": {"servers": [server], "default_policy": {}}});
+    let cluster = Cluster::start(Plan::new(2, 3, tenants)).await.map_err(failed)?;
+    let token = cluster.issuer.token("acme", "conformance").map_err(failed)?;
+    // Which opens a connection for each request; the round-robin behind it hands each to the next gateway.
+    let proxy = Proxy::start(authority(&format!("http://{}", cluster.balancer.address))?, &token).await?;
+    let base = format!("http://{}", proxy.address);
+    until_listed(&Client::new(&base)).await?;
+    Ok(Started { url: format!("{base}{PATH}"), _proxy: Some(proxy), _cluster: Some(cluster), programs: vec![] })
 }
 
 /// Rollcall before one server, which it may not have reached yet; where it serves, and a token for it.

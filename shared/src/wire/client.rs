@@ -87,11 +87,10 @@ impl WorkerClient {
             };
             open.number += 1;
             let request = self.request(&open, &body)?;
+            // Before it answers: a stream that is told where to come back to may begin sooner.
+            interim.is_served_by(self.incarnation);
             match open.send.try_send_request(request).await {
-                Ok(response) => {
-                    interim.is_served_by(self.incarnation);
-                    return self.read(open, response, interim).await;
-                }
+                Ok(response) => return self.read(open, response, interim).await,
                 Err(mut refused) => {
                     let was_sent = refused.take_message().is_none();
                     let error = refused.into_error();

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 pub use client::{Dialer, Unsent, VERSIONS, WorkerClient};
 pub use codec::{Frame, FrameError, FrameReader};
@@ -214,18 +214,42 @@ pub struct Interim {
     run: Run,
 }
 
-/// Which run of which worker does something; known from the moment at which it answers. Handles name it, so that whichever
+/// Which run of which worker does something; known from the moment at which it is asked. Handles name it, so that whichever
 /// node gets one back finds the worker where a call lives.
 #[derive(Debug, Clone, Default)]
-pub struct Run(Arc<AtomicU64>);
+pub struct Run(Arc<RunCell>);
+
+#[derive(Debug, Default)]
+struct RunCell {
+    incarnation: AtomicU64,
+    told: Notify,
+}
 
 impl Run {
     pub fn of(incarnation: u64) -> Self {
-        Self(Arc::new(AtomicU64::new(incarnation)))
+        let run = Self::default();
+        run.set(incarnation);
+        run
     }
 
     pub fn get(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Acquire)).filter(|run| *run != 0)
+        Some(self.0.incarnation.load(Ordering::Acquire)).filter(|run| *run != 0)
+    }
+
+    /// Resolves once it is known.
+    pub async fn known(&self) {
+        let told = self.0.told.notified();
+        tokio::pin!(told);
+        // Registered before the look, so that nothing comes between.
+        told.as_mut().enable();
+        if self.get().is_none() {
+            told.await;
+        }
+    }
+
+    fn set(&self, incarnation: u64) {
+        self.0.incarnation.store(incarnation, Ordering::Release);
+        self.0.told.notify_waiters();
     }
 }
 
@@ -247,7 +271,7 @@ impl Interim {
 
     /// Told by whoever does the work.
     pub fn is_served_by(&self, incarnation: u64) {
-        self.run.0.store(incarnation, Ordering::Release);
+        self.run.set(incarnation);
     }
 
     /// Whether the news were taken.
