@@ -12,4 +12,5 @@ pub mod issuer;
 pub mod node;
 pub mod programs;
 pub mod redis;
+pub mod redis_family;
 pub mod upstream;

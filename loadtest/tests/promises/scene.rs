@@ -25,6 +25,11 @@ pub(crate) fn scale() -> usize {
     std::env::var("ROLLCALL_PROMISES_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
+/// The right to measure.
+pub(crate) async fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().await
+}
+
 pub(crate) struct Scene {
     pub(crate) cluster: Cluster,
     pub(crate) upstreams: Vec<Upstream>,
@@ -85,7 +90,7 @@ impl Scene {
         settings: Value,
         alter: impl FnOnce(&mut Plan),
     ) -> Self {
-        let one = ONE_AT_A_TIME.lock().await;
+        let one = alone().await;
         let upstreams =
             vec![upstream(Speaks::Modern).await, upstream(Speaks::Legacy).await, upstream(Speaks::Modern).await];
         let mut plan = Plan::new(gateways, workers, tenants(&upstreams, &settings));

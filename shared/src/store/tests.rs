@@ -4,8 +4,11 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
 use redb::Database;
 use rollcall_loadtest::redis::RedisServer;
+use rollcall_loadtest::redis_family::{RedisCluster, Sentinels};
 
 use super::membership::{Claim, Counters, LocalMembership, Member, Membership};
 use super::redis::{RedisSettings, RedisStore};
@@ -17,14 +20,105 @@ fn tenant(name: &str) -> TenantId {
     TenantId::parse(name).expect("a tenant id")
 }
 
-async fn every_store(check: impl AsyncFn(&dyn Documents)) {
-    check(&MemoryStore::new()).await;
-    let folder = tempfile::tempdir().expect("a folder");
-    check(&FileStore::open(&folder.path().join("data")).expect("a store")).await;
-    let server = RedisServer::start().await.expect("a server");
-    let (store, tasks) = seeded(&server.url()).await;
-    check(&store).await;
+type Check = fn(&dyn Documents) -> LocalBoxFuture<'_, ()>;
+type MembershipCheck = for<'a> fn(&'a dyn Membership, &'a dyn Counters) -> LocalBoxFuture<'a, ()>;
+
+/// What every store of documents must do.
+const DOCUMENTS: &[(&str, Check)] = &[
+    (
+        "a_write_is_read_back_with_its_version_and_only_by_its_tenant",
+        a_write_is_read_back_with_its_version_and_only_by_its_tenant,
+    ),
+    ("a_write_that_expects_another_version_changes_nothing", a_write_that_expects_another_version_changes_nothing),
+    (
+        "a_lagging_reader_learns_what_changed_or_that_it_must_read_again",
+        a_lagging_reader_learns_what_changed_or_that_it_must_read_again,
+    ),
+    ("what_expired_is_swept", what_expired_is_swept),
+    ("a_forgotten_tenant_leaves_its_denials_and_no_rights", a_forgotten_tenant_leaves_its_denials_and_no_rights),
+    ("blobs_are_found_by_their_content", blobs_are_found_by_their_content),
+    ("tenants_are_those_with_settings", tenants_are_those_with_settings),
+];
+
+/// What every membership must do.
+const MEMBERSHIP: &[(&str, MembershipCheck)] = &[
+    ("a_lease_that_ended_is_not_renewed", a_lease_that_ended_is_not_renewed),
+    (
+        "a_claim_is_held_until_it_is_given_back_or_its_holder_is_gone",
+        a_claim_is_held_until_it_is_given_back_or_its_holder_is_gone,
+    ),
+    ("a_lock_is_one_holders_and_ends_by_itself", a_lock_is_one_holders_and_ends_by_itself),
+    ("counters_count_a_window", counters_count_a_window),
+];
+
+#[tokio::test]
+async fn the_store_of_tests_does_what_every_store_must() {
+    for (name, check) in DOCUMENTS {
+        println!("{name}");
+        check(&MemoryStore::new()).await;
+    }
+    for (name, check) in MEMBERSHIP {
+        println!("{name}");
+        let local = LocalMembership::default();
+        check(&local, &local).await;
+    }
+}
+
+#[tokio::test]
+async fn the_file_does_what_every_store_must() {
+    for (name, check) in DOCUMENTS {
+        println!("{name}");
+        let folder = tempfile::tempdir().expect("a folder");
+        check(&FileStore::open(&folder.path().join("data")).expect("a store")).await;
+    }
+}
+
+/// Every check against a shared store, which `flush` empties in between.
+async fn on_shared(url: &str, flush: impl Fn()) {
+    let (store, tasks) = seeded(url).await;
+    for (name, check) in DOCUMENTS {
+        println!("{name}");
+        anew(&store, &flush).await;
+        check(&store).await;
+    }
+    for (name, check) in MEMBERSHIP {
+        println!("{name}");
+        anew(&store, &flush).await;
+        check(&store, &store).await;
+    }
     assert!(tasks.drain(Duration::from_secs(5)).await);
+}
+
+async fn anew(store: &RedisStore, flush: &impl Fn()) {
+    flush();
+    until(async || store.versions().heard(0) == Heard::Unseeded).await;
+    store.seed(false).await.expect("seeded");
+    let all = async || (0..PARTITIONS).all(|p| matches!(store.versions().heard(p), Heard::At { .. }));
+    until(all).await;
+}
+
+#[tokio::test]
+async fn redis_does_what_every_store_must() {
+    let server = RedisServer::start().await.expect("a server");
+    on_shared(&server.url(), || drop(server.command(&["FLUSHALL"]).expect("flushed"))).await;
+}
+
+#[tokio::test]
+async fn valkey_does_what_every_store_must() {
+    let server = RedisServer::valkey().await.expect("a server");
+    on_shared(&server.url(), || drop(server.command(&["FLUSHALL"]).expect("flushed"))).await;
+}
+
+#[tokio::test]
+async fn a_redis_cluster_does_what_every_store_must() {
+    let cluster = RedisCluster::start(0).await.expect("a cluster");
+    on_shared(&cluster.url(), || cluster.flush()).await;
+}
+
+#[tokio::test]
+async fn the_master_behind_sentinels_does_what_every_store_must() {
+    let sentinels = Sentinels::start().await.expect("sentinels");
+    on_shared(&sentinels.url(), || drop(sentinels.servers[0].command(&["FLUSHALL"]).expect("flushed"))).await;
 }
 
 /// A shared store that is connected and has its markers.
@@ -40,22 +134,12 @@ async fn seeded(url: &str) -> (RedisStore, Tasks) {
     (store, tasks)
 }
 
-async fn every_membership(check: impl AsyncFn(&dyn Membership, &dyn Counters)) {
-    let local = LocalMembership::default();
-    check(&local, &local).await;
-    let server = RedisServer::start().await.expect("a server");
-    let (store, tasks) = seeded(&server.url()).await;
-    check(&store, &store).await;
-    assert!(tasks.drain(Duration::from_secs(5)).await);
-}
-
 fn put(key: &Key, expect: Expect, body: &str) -> Write {
     Write::put(key.clone(), expect, body.as_bytes().to_vec())
 }
 
-#[tokio::test]
-async fn a_write_is_read_back_with_its_version_and_only_by_its_tenant() {
-    every_store(async |store| {
+fn a_write_is_read_back_with_its_version_and_only_by_its_tenant(store: &dyn Documents) -> LocalBoxFuture<'_, ()> {
+    async move {
         let (acme, other) = (tenant("acme"), tenant("acme2"));
         let key = Key::new(&acme, Kind::Server, "neon");
         assert_eq!(store.get(&key).await.expect("read"), None);
@@ -65,13 +149,12 @@ async fn a_write_is_read_back_with_its_version_and_only_by_its_tenant() {
         assert_eq!(store.list(&acme).await.expect("read").documents.len(), 1);
         assert!(store.list(&other).await.expect("read").documents.is_empty());
         assert_eq!(store.get(&Key::new(&other, Kind::Server, "neon")).await.expect("read"), None);
-    })
-    .await;
+    }
+    .boxed_local()
 }
 
-#[tokio::test]
-async fn a_write_that_expects_another_version_changes_nothing() {
-    every_store(async |store| {
+fn a_write_that_expects_another_version_changes_nothing(store: &dyn Documents) -> LocalBoxFuture<'_, ()> {
+    async move {
         let acme = tenant("acme");
         let (a, b) = (Key::new(&acme, Kind::Server, "a"), Key::new(&acme, Kind::Server, "b"));
         let version = store.write(&acme, vec![put(&a, Expect::Absent, "one")]).await.expect("written");
@@ -83,13 +166,12 @@ async fn a_write_that_expects_another_version_changes_nothing() {
         assert_eq!(store.versions().newest(partition(&acme)), version);
         let next = store.write(&acme, vec![put(&a, Expect::Version(version), "two")]).await.expect("written");
         assert!(next > version);
-    })
-    .await;
+    }
+    .boxed_local()
 }
 
-#[tokio::test]
-async fn a_lagging_reader_learns_what_changed_or_that_it_must_read_again() {
-    every_store(async |store| {
+fn a_lagging_reader_learns_what_changed_or_that_it_must_read_again(store: &dyn Documents) -> LocalBoxFuture<'_, ()> {
+    async move {
         let acme = tenant("acme");
         let p = partition(&acme);
         let key = Key::new(&acme, Kind::Policy, "s");
@@ -112,13 +194,12 @@ async fn a_lagging_reader_learns_what_changed_or_that_it_must_read_again() {
         let now = store.position(p).await.expect("read");
         assert_eq!(store.changes(p, first).await.expect("read"), Changes::Gap { to: now });
         assert!(store.list(&acme).await.expect("read").documents.is_empty(), "policies are read one by one");
-    })
-    .await;
+    }
+    .boxed_local()
 }
 
-#[tokio::test]
-async fn what_expired_is_swept() {
-    every_store(async |store| {
+fn what_expired_is_swept(store: &dyn Documents) -> LocalBoxFuture<'_, ()> {
+    async move {
         let acme = tenant("acme");
         let key = Key::new(&acme, Kind::Policy, "s");
         let now = unix_s();
@@ -127,8 +208,8 @@ async fn what_expired_is_swept() {
         assert_eq!(store.sweep(now).await.expect("swept"), 0);
         assert_eq!(store.sweep(now + 10).await.expect("swept"), 1);
         assert_eq!(store.get(&key).await.expect("read"), None);
-    })
-    .await;
+    }
+    .boxed_local()
 }
 
 #[tokio::test]
@@ -161,9 +242,8 @@ async fn the_file_store_survives_a_restart_and_admits_one_process() {
     assert!(!store.is_seeded().await.expect("read"), "a store that lost its marker says so");
 }
 
-#[tokio::test]
-async fn a_forgotten_tenant_leaves_its_denials_and_no_rights() {
-    every_store(async |store| {
+fn a_forgotten_tenant_leaves_its_denials_and_no_rights(store: &dyn Documents) -> LocalBoxFuture<'_, ()> {
+    async move {
         let (acme, other) = (tenant("acme"), tenant("acme-2"));
         let (rules, revoked) = (Key::new(&acme, Kind::Policy, "a"), Key::new(&acme, Kind::SessionRevoked, "b"));
         let (settings, neighbour) = (Key::new(&acme, Kind::Settings, ""), Key::new(&other, Kind::Settings, ""));
@@ -177,8 +257,8 @@ async fn a_forgotten_tenant_leaves_its_denials_and_no_rights() {
         assert!(store.get(&revoked).await.expect("read").is_some());
         assert!(store.get(&neighbour).await.expect("read").is_some());
         assert_eq!(store.sweep(now + 10).await.expect("swept"), 1);
-    })
-    .await;
+    }
+    .boxed_local()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -225,28 +305,26 @@ fn a_document_for_newer_readers_is_not_guessed_at() {
     assert!(matches!(decode::<Vec<i32>>(b"garbage"), Err(DecodeError::Broken(_))));
 }
 
-#[tokio::test]
-async fn blobs_are_found_by_their_content() {
-    every_store(async |store| {
+fn blobs_are_found_by_their_content(store: &dyn Documents) -> LocalBoxFuture<'_, ()> {
+    async move {
         let digest = Digest::of(b"blob");
         assert_eq!(store.get_blob(&digest).await.expect("read"), None);
         assert!(!store.keep_blob(&digest).await.expect("read"));
         store.put_blob(&digest, b"blob".to_vec()).await.expect("written");
         assert_eq!(store.get_blob(&digest).await.expect("read").as_deref(), Some(&b"blob"[..]));
         assert!(store.keep_blob(&digest).await.expect("read"));
-    })
-    .await;
+    }
+    .boxed_local()
 }
 
-#[tokio::test]
-async fn tenants_are_those_with_settings() {
-    every_store(async |store| {
+fn tenants_are_those_with_settings(store: &dyn Documents) -> LocalBoxFuture<'_, ()> {
+    async move {
         let (acme, other) = (tenant("acme"), tenant("other"));
         store.write(&acme, vec![put(&Key::new(&acme, Kind::Settings, ""), Expect::Any, "x")]).await.expect("written");
         store.write(&other, vec![put(&Key::new(&other, Kind::Server, "s"), Expect::Any, "x")]).await.expect("written");
         assert_eq!(store.tenants().await.expect("read"), [acme]);
-    })
-    .await;
+    }
+    .boxed_local()
 }
 
 fn member(incarnation: u64) -> Member {
@@ -256,9 +334,11 @@ fn member(incarnation: u64) -> Member {
 
 const LEASE: Duration = Duration::from_secs(60);
 
-#[tokio::test]
-async fn a_lease_that_ended_is_not_renewed() {
-    every_membership(async |membership, _| {
+fn a_lease_that_ended_is_not_renewed<'a>(
+    membership: &'a dyn Membership,
+    _: &'a dyn Counters,
+) -> LocalBoxFuture<'a, ()> {
+    async move {
         let (one, two) = (member(1), member(2));
         let seen = membership.changed();
         assert!(membership.beat(&one, Duration::from_millis(150)).await.expect("beat"));
@@ -279,8 +359,8 @@ async fn a_lease_that_ended_is_not_renewed() {
         membership.leave(2).await.expect("left");
         assert!(membership.members().await.expect("read").0.is_empty());
         assert!(!membership.beat(&two, LEASE).await.expect("beat"));
-    })
-    .await;
+    }
+    .boxed_local()
 }
 
 async fn until(condition: impl AsyncFn() -> bool) {
@@ -292,9 +372,11 @@ async fn until(condition: impl AsyncFn() -> bool) {
     tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("in time");
 }
 
-#[tokio::test]
-async fn a_claim_is_held_until_it_is_given_back_or_its_holder_is_gone() {
-    every_membership(async |membership, _| {
+fn a_claim_is_held_until_it_is_given_back_or_its_holder_is_gone<'a>(
+    membership: &'a dyn Membership,
+    _: &'a dyn Counters,
+) -> LocalBoxFuture<'a, ()> {
+    async move {
         let (acme, other) = (tenant("acme"), tenant("other"));
         let ours = |epoch, trace: Option<&str>| Claim::Ours { epoch, trace: trace.map(str::to_owned) };
         let claim = async |tenant, who, gone| membership.claim(tenant, "s1", who, gone).await.expect("claimed");
@@ -312,13 +394,15 @@ async fn a_claim_is_held_until_it_is_given_back_or_its_holder_is_gone() {
         }
         assert!(membership.release(&acme, "s1", (2, 2)).await.expect("released"));
         assert_eq!(claim(&acme, 3, None).await, ours(3, Some("session x")), "epochs never go back");
-    })
-    .await;
+    }
+    .boxed_local()
 }
 
-#[tokio::test]
-async fn a_lock_is_one_holders_and_ends_by_itself() {
-    every_membership(async |membership, _| {
+fn a_lock_is_one_holders_and_ends_by_itself<'a>(
+    membership: &'a dyn Membership,
+    _: &'a dyn Counters,
+) -> LocalBoxFuture<'a, ()> {
+    async move {
         let acme = tenant("acme");
         let lock = async |lasts| membership.lock(&acme, "refresh", lasts).await.expect("asked");
         let token = lock(LEASE).await.expect("free");
@@ -329,20 +413,19 @@ async fn a_lock_is_one_holders_and_ends_by_itself() {
         assert!(lock(Duration::from_millis(50)).await.is_some());
         tokio::time::sleep(Duration::from_millis(150)).await;
         assert!(lock(LEASE).await.is_some());
-    })
-    .await;
+    }
+    .boxed_local()
 }
 
-#[tokio::test]
-async fn counters_count_a_window() {
-    every_membership(async |_, counters| {
+fn counters_count_a_window<'a>(_: &'a dyn Membership, counters: &'a dyn Counters) -> LocalBoxFuture<'a, ()> {
+    async move {
         let (acme, other) = (tenant("acme"), tenant("other"));
         let add = async |tenant, n| counters.add(tenant, "calls", n, Duration::from_secs(1)).await.expect("counted");
         assert_eq!((add(&acme, 2).await, add(&acme, 3).await, add(&other, 1).await), (2, 5, 1));
         tokio::time::sleep(Duration::from_millis(1200)).await;
         assert_eq!(add(&acme, 1).await, 1);
-    })
-    .await;
+    }
+    .boxed_local()
 }
 
 /// What a damaged or emptied store answers; each by a way to it that is not ours.
