@@ -23,6 +23,9 @@ use crate::redis::{RedisServer, free_port};
 const ADMIN_KEY: &str = "an-operators-key-for-tests";
 const ISSUER: &str = "https://id.example";
 
+/// `store` of a node's configuration file, made of its name and of the address through which it reaches the store.
+type StoreOf = Box<dyn Fn(&str, SocketAddr) -> Value + Send>;
+
 /// What a cluster consists of.
 pub struct Plan {
     pub gateways: usize,
@@ -31,8 +34,7 @@ pub struct Plan {
     pub tenants: Value,
     /// Further keys of the configuration file.
     pub more: Value,
-    /// `store` of a node's configuration file, made of its name and of the address through which it reaches the store.
-    pub store: fn(&str, SocketAddr) -> Value,
+    pub store: StoreOf,
     /// Arguments of `redis-server`.
     pub redis: &'static [&'static str],
     /// Whether what gateways and workers say to one another is recorded.
@@ -46,7 +48,7 @@ impl Plan {
             workers,
             tenants,
             more: json!({}),
-            store: |_, address| format!("redis://{address}").into(),
+            store: Box::new(|_, address| format!("redis://{address}").into()),
             redis: &["--appendonly", "yes", "--appendfsync", "always"],
             records_links: false,
         }

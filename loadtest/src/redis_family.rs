@@ -31,7 +31,9 @@ impl RedisCluster {
     pub async fn start(replicas: usize) -> Result<Self, String> {
         let mut servers = Vec::new();
         for _ in 0..3 * (1 + replicas) {
+            let bus = free_port()?.to_string();
             let arguments = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--appendonly", "yes"];
+            let arguments = [&arguments[..], &["--cluster-port", &bus, "--repl-diskless-sync-delay", "0"]].concat();
             servers.push(RedisServer::start_with(&arguments).await?);
         }
         let first = servers.first().ok_or("no servers")?;
@@ -43,6 +45,11 @@ impl RedisCluster {
             server.command(&["CLUSTER", "INFO"]).is_ok_and(|info| info.contains("cluster_state:ok"))
         };
         until(&made, || servers.iter().all(is_ok)).await?;
+        // Before it has everything, a replica does not stand in for its master.
+        let in_step = |server: &&RedisServer| {
+            server.command(&["INFO", "replication"]).is_ok_and(|info| info.contains("master_link_status:up"))
+        };
+        until("replicas in step", || servers.iter().filter(in_step).count() == 3 * replicas).await?;
         Ok(Self { servers })
     }
 

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use rollcall_loadtest::cluster::within;
 use rollcall_loadtest::fault::Fault;
+use rollcall_loadtest::redis_family::{RedisCluster, Sentinels};
 use rollcall_loadtest::upstream::{Speaks, Upstream};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::scene::{RATE, Scene, call, call_once, tenant};
+use crate::scene::{RATE, Scene, TENANTS, call, call_once, tenant};
 
 /// What a killed process's own calls end with.
 fn may_have_run(failure: &str) -> bool {
@@ -128,7 +129,7 @@ async fn a_rolling_restart_is_not_noticed() {
 async fn redis_may_go_and_come_back() {
     const LEASE: Duration = Duration::from_secs(6);
     let scene = Scene::set_with(2, 2, json!({}), |plan| {
-        plan.store = |_, address| json!({"url": format!("redis://{address}"), "lease": "6s"});
+        plan.store = Box::new(|_, address| json!({"url": format!("redis://{address}"), "lease": "6s"}));
     })
     .await;
     let mut scene = scene;
@@ -241,4 +242,53 @@ async fn two_owners_cannot_both_act() {
     println!("D8 sessions that were ended at the upstream: {deleted}");
     assert!(deleted > 0, "the new owner ends what the frozen one left");
     scene.stop().await;
+}
+
+/// A master of the store dies under load. Warm calls go on; the rest comes back with the new master, within the lease.
+async fn fail_over(what: &str, url: String, kill: impl FnOnce()) {
+    let scene = Scene::set_with(2, 2, json!({}), |plan| plan.store = Box::new(move |_, _| url.clone().into())).await;
+    let load = scene.load(RATE);
+    sleep(Duration::from_secs(2)).await;
+    let began = Instant::now();
+    kill();
+    let writes = async || {
+        let mut all = true;
+        for n in 0..TENANTS {
+            let path = format!("tenants/{}/sessions/{}/policy", tenant(n), scene.number());
+            all &= scene.cluster.put(&path, json!({})).await.is_ok();
+        }
+        all
+    };
+    // The first that succeeds may be of a moment before anybody noticed.
+    sleep(Duration::from_millis(500)).await;
+    let written = within(Duration::from_secs(30), writes).await;
+    println!("{what}: every tenant is written to again {:?} after the kill", began.elapsed());
+    assert!(written.is_some(), "{}", scene.cluster.logs());
+    for gateway in &scene.cluster.gateways {
+        for n in 0..TENANTS {
+            let session = format!("after-{}", scene.number());
+            let unknown = scene.cluster.agent_at(gateway.address, &tenant(n), &session).expect("an agent");
+            let served = async || call_once(&unknown, "s0__echo", scene.number()).await.is_ok();
+            assert!(within(Duration::from_secs(30), served).await.is_some(), "{}", scene.cluster.logs());
+        }
+    }
+    println!("{what}: every node serves unknown sessions of every tenant {:?} after the kill", began.elapsed());
+    let report = load.end().await;
+    println!("{what}: warm calls meanwhile: {report}");
+    assert_eq!(report.failed(), 0, "{report}\n{}", scene.cluster.logs());
+    assert_eq!(scene.executed_twice(), Vec::<u64>::new());
+    scene.stop().await;
+}
+
+/// D3, where the store has a master to lose.
+#[tokio::test]
+async fn a_failover_of_the_store_ends_within_the_lease() {
+    let mut sentinels = Sentinels::start().await.expect("sentinels");
+    fail_over("Sentinel", sentinels.url(), || sentinels.servers[0].kill()).await;
+    drop(sentinels);
+    let mut cluster = RedisCluster::start(1).await.expect("a cluster");
+    let url = cluster.url();
+    // The master of the workers' leases, and of a third of all partitions.
+    let master = cluster.master_of("rc:{m}:members").expect("a master");
+    fail_over("Redis Cluster", url, || cluster.servers[master].kill()).await;
 }

@@ -284,7 +284,7 @@ async fn a_warm_call_never_asks_redis() {
 async fn losing_the_store_never_widens_access() {
     const LEASE: Duration = Duration::from_secs(2);
     let scene = Scene::set_with(2, 1, json!({}), |plan| {
-        plan.store = |_, address| json!({"url": format!("redis://{address}"), "lease": "2s"});
+        plan.store = Box::new(|_, address| json!({"url": format!("redis://{address}"), "lease": "2s"}));
     })
     .await;
     let mut scene = scene;

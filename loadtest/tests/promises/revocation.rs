@@ -146,10 +146,10 @@ async fn scene(settings: Value) -> Scene {
             "resetchannels",
             "+@all",
         ];
-        plan.store = |name, address| {
+        plan.store = Box::new(|name, address| {
             let login = if name == "gateway-2" { "deaf:deaf@" } else { "" };
             json!({"url": format!("redis://{login}{address}"), "lease": "5s"})
-        };
+        });
     })
     .await
 }
