@@ -4,6 +4,7 @@
 //! None of it knows the gateway's or the worker's code, so that it can judge them.
 
 pub mod arrivals;
+pub mod capacity;
 pub mod client;
 pub mod cluster;
 pub mod conformance;

@@ -1,4 +1,4 @@
-//! The program `rollcall-loadtest`: the conformance run, the matrix, and parts of a test bed to be started by hand.
+//! The program `rollcall-loadtest`: the conformance run, the matrix, the capacity run, and parts of a test bed to be started by hand.
 
 mod matrix;
 
@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use rollcall_loadtest::conformance;
 use rollcall_loadtest::upstream::{Reply, Speaks, Upstream, tool};
+use rollcall_loadtest::{capacity, conformance};
 use serde_json::json;
 
 /// Upstreams to test and load Rollcall with.
@@ -42,6 +42,8 @@ enum Command {
     Matrix(matrix::Options),
     /// Runs the official conformance suite: the fixture and Rollcall as servers, and Rollcall as a client.
     Conformance(conformance::Options),
+    /// What ten thousand tenants and a hundred thousand sessions cost a gateway. Build it for release.
+    Capacity(capacity::Options),
     /// What the suite runs as its client.
     #[command(hide = true)]
     DriveClient(conformance::DriveOptions),
@@ -56,14 +58,23 @@ async fn main() -> ExitCode {
         }
         Command::Conformance(options) => conformance::run(&options).await,
         Command::DriveClient(options) => conformance::drive(&options).await,
-        Command::Matrix(options) => match matrix::run(options).await {
-            Ok(true) => ExitCode::SUCCESS,
-            Ok(false) => ExitCode::FAILURE,
-            Err(error) => {
-                writeln!(std::io::stderr(), "rollcall-loadtest: {error}").ok();
-                ExitCode::from(69)
-            }
-        },
+        Command::Matrix(options) => exit_code(matrix::run(options).await),
+        Command::Capacity(options) => {
+            let say = |line: &str| drop(writeln!(std::io::stdout(), "{line}"));
+            exit_code(capacity::run(&options, say).await)
+        }
+    }
+}
+
+/// Whether all is well, or why it could not be found out.
+fn exit_code(outcome: Result<bool, String>) -> ExitCode {
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            writeln!(std::io::stderr(), "rollcall-loadtest: {error}").ok();
+            ExitCode::from(69)
+        }
     }
 }
 
