@@ -384,7 +384,7 @@ pub fn effective(docs: &TenantDocs, stored: &StoredSession, now: u64) -> Policy 
     if docs.revoked || stored.revoked {
         return nothing();
     }
-    let rules = match &stored.policy {
+    let rules = match stored.policy.as_deref() {
         Some(SessionPolicy::Rules(rules)) => rules.clone(),
         Some(SessionPolicy::Tombstone { .. }) => return nothing(),
         None => match &docs.settings.default_policy {
@@ -413,14 +413,14 @@ mod tests {
     fn what_is_lost_expired_or_revoked_allows_nothing() {
         let rules = Policy { expires_at: Some(100), ..Policy::default() };
         let docs = TenantDocs::default();
-        let allow = |docs: &TenantDocs, policy, now| {
-            effective(docs, &StoredSession { policy, revoked: false }, now).allow.map(|a| a.len())
+        let allow = |docs: &TenantDocs, policy: Option<SessionPolicy>, now| {
+            effective(docs, &StoredSession { policy: policy.map(Arc::new), revoked: false }, now).allow.map(|a| a.len())
         };
         assert_eq!(allow(&docs, Some(SessionPolicy::Rules(rules.clone())), 99), None, "everything registered");
         assert_eq!(allow(&docs, Some(SessionPolicy::Rules(rules.clone())), 100), Some(0));
         assert_eq!(allow(&docs, Some(SessionPolicy::Tombstone { since: 0 }), 0), Some(0));
         assert_eq!(allow(&docs, None, 0), Some(0), "no policy and no default");
-        let session = StoredSession { policy: Some(SessionPolicy::Rules(Policy::default())), revoked: true };
+        let session = StoredSession { policy: Some(Arc::new(SessionPolicy::Rules(Policy::default()))), revoked: true };
         assert_eq!(effective(&docs, &session, 0).allow.map(|a| a.len()), Some(0));
         let revoked = TenantDocs { revoked: true, ..TenantDocs::default() };
         assert_eq!(allow(&revoked, Some(SessionPolicy::Rules(rules)), 0), Some(0));

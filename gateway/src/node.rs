@@ -48,6 +48,7 @@ impl Node {
         let (tasks, metrics) = (Tasks::new(), Arc::new(Metrics::new().map_err(StartError::Metrics)?));
         let store = RedisStore::open_with_lease((**settings).clone(), *lease, &tasks)?;
         let sockets = Sockets::bind(&config, &metrics, &tasks).await?;
+        store.connected(limits::STORE_RECONNECT_LONGEST).await.ok();
         while let Err(error) = enrol_file_tenants(&store, &mut config.tenants).await {
             wait(&error).await;
         }

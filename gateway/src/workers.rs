@@ -148,7 +148,8 @@ impl Inner {
         tokio::time::timeout(limits::WORKER_WAIT, waiting).await.ok();
     }
 
-    async fn to_owner(&self, thing: Thing, envelope: Envelope, interim: Interim) -> Final {
+    async fn to_owner(&self, thing: Thing, mut envelope: Envelope, interim: Interim) -> Final {
+        let (began, given) = (Instant::now(), envelope.head.deadline_ms);
         self.wait_for_workers().await;
         let mut last = Failure::unsent(Reason::NoWorker, "there is no worker").retry_after(1);
         let mut hops = 0;
@@ -156,6 +157,12 @@ impl Inner {
         let mut next = candidates.next();
         while let Some(worker) = next.take().filter(|_| hops < limits::WORKERS_TRIED) {
             hops += 1;
+            // What was spent on the way is not the worker's any more.
+            let spent = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            envelope.head.deadline_ms = given.saturating_sub(spent);
+            if envelope.head.deadline_ms == 0 {
+                return Final::Failed(Failure::unsent(Reason::TimedOut, "no worker took the call in time"));
+            }
             match worker.client.send(&envelope, &interim).await {
                 Ok(Final::Failed(failure)) if failure.reason == Reason::Elsewhere => {
                     let holder = failure.elsewhere.and_then(|run| self.view.load().workers.get(&run).cloned());

@@ -5,6 +5,7 @@
 
 pub mod arrivals;
 pub mod capacity;
+pub mod certificates;
 pub mod client;
 pub mod cluster;
 pub mod conformance;

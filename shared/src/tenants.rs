@@ -101,8 +101,8 @@ impl Tenant {
 /// What is stored of a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoredSession {
-    /// `None`: never written.
-    pub policy: Option<SessionPolicy>,
+    /// `None`: never written. Sessions whose documents are the same share it.
+    pub policy: Option<Arc<SessionPolicy>>,
     pub revoked: bool,
 }
 
@@ -112,6 +112,7 @@ pub struct Tenants {
     file: BTreeMap<TenantId, FileTenant>,
     at_hand: moka::future::Cache<TenantId, Arc<Tenant>>,
     sessions: sessions::Remembered<StoredSession>,
+    policies: sessions::Shared<SessionPolicy>,
     mcp_sessions: sessions::Remembered<Arc<McpSession>>,
     followed: follow::Followed,
     metrics: Arc<Metrics>,
@@ -135,7 +136,8 @@ impl Tenants {
         let followed = follow::Followed::new(documents.versions());
         let sessions = sessions::Remembered::new(limits::SESSIONS_AT_HAND);
         let mcp_sessions = sessions::Remembered::new(limits::MCP_SESSIONS_AT_HAND);
-        Arc::new(Self { documents, file, at_hand, sessions, mcp_sessions, followed, metrics })
+        let policies = sessions::Shared::default();
+        Arc::new(Self { documents, file, at_hand, sessions, policies, mcp_sessions, followed, metrics })
     }
 
     pub fn documents(&self) -> &Arc<dyn Documents> {
@@ -221,9 +223,10 @@ impl Tenants {
             let key = Key::new(tenant, Kind::Policy, id);
             let revoked = Key::new(tenant, Kind::SessionRevoked, id);
             let (policy, revoked) = futures_util::try_join!(self.documents.get(&key), self.documents.get(&revoked))?;
-            let policy = policy.map(|d| self.read(&key, &d.body));
+            let policy = policy.map(|d| self.policies.get(&d.body, || self.read(&key, &d.body)));
             let readable = !matches!(policy, Some(None));
-            let policy = policy.map(|policy| policy.unwrap_or(SessionPolicy::Tombstone { since: 0 }));
+            let unreadable = || Arc::new(SessionPolicy::Tombstone { since: 0 });
+            let policy = policy.map(|policy| policy.unwrap_or_else(unreadable));
             Ok((StoredSession { policy, revoked: revoked.is_some() }, readable))
         };
         self.sessions.get(tenant, id, read).await

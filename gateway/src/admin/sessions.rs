@@ -105,7 +105,7 @@ async fn sight(
     let stored = &at_hand.value;
     let registry = registry(app, tenant).await?;
     let now = unix_s();
-    let source = match &stored.policy {
+    let source = match stored.policy.as_deref() {
         _ if registry.docs.revoked => "tenant_revoked",
         _ if stored.revoked => "revoked",
         Some(SessionPolicy::Tombstone { .. }) => "deleted",

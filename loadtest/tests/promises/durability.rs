@@ -292,3 +292,46 @@ async fn a_failover_of_the_store_ends_within_the_lease() {
     let master = cluster.master_of("rc:{m}:members").expect("a master");
     fail_over("Redis Cluster", url, || cluster.servers[master].kill()).await;
 }
+
+/// What a node needs to list and describe is in the store: it touches no upstream for that, and no worker.
+#[tokio::test]
+async fn a_fresh_gateway_lists_and_describes_without_an_upstream() {
+    let mut scene = Scene::set().await;
+    let told = async |scene: &Scene, at: usize| {
+        let agent = scene.cluster.agent_at(scene.cluster.gateways[at].address, &tenant(4), "load").expect("an agent");
+        let list = agent.modern("/mcp", "tools/list", json!({})).await.expect("an answer");
+        let params = json!({"name": "get_api_spec", "arguments": {"tool_names": ["s0__echo", "s1__slow"]}});
+        let spec = agent.modern("/mcp", "tools/call", params).await.expect("an answer");
+        (list.text(), spec.text())
+    };
+    let before = told(&scene, 0).await;
+    assert!(before.0.contains("s2__other") && before.1.contains("openapi"), "{before:?}");
+    assert_eq!(told(&scene, 1).await, before, "every node says the same, byte by byte");
+    // One worker lists a server anew, and every node knows.
+    scene.upstreams[2].set_tools(["echo", "slow", "brand_new"].map(rollcall_loadtest::upstream::tool).to_vec());
+    for at in 0..2 {
+        let knows = async || told(&scene, at).await.0.contains("s2__brand_new");
+        let took = within(Duration::from_secs(10), knows).await;
+        println!("one worker's refresh reaches gateway {at} after {took:?}");
+        assert!(took.is_some(), "{}", scene.cluster.logs());
+    }
+    let before = told(&scene, 1).await;
+    for worker in &mut scene.cluster.workers {
+        worker.kill().await;
+    }
+    let seen: usize = scene.upstreams.iter().map(|upstream| upstream.seen().len()).sum();
+    scene.cluster.gateways[0].kill().await;
+    let began = Instant::now();
+    scene.cluster.gateways[0].run().expect("started");
+    scene.cluster.gateways[0].ready().await.expect("ready");
+    println!("a fresh gateway is ready {:?} after its start", began.elapsed());
+    assert_eq!(told(&scene, 0).await, before);
+    assert_eq!(scene.upstreams.iter().map(|upstream| upstream.seen().len()).sum::<usize>(), seen);
+    for worker in &mut scene.cluster.workers {
+        worker.run().expect("started");
+    }
+    for worker in &scene.cluster.workers {
+        worker.ready().await.expect("ready");
+    }
+    scene.stop().await;
+}

@@ -275,6 +275,16 @@ async fn a_warm_call_never_asks_redis() {
         others.first()
     );
     assert!(commands.len() > 100, "the monitor saw the beats");
+    // And each takes one hop inside, on whichever node it comes.
+    for gateway in &scene.cluster.gateways {
+        let metrics = gateway.metrics().await.expect("metrics");
+        let sum = |name: &str| -> f64 {
+            let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+            value.unwrap_or_else(|| panic!("no {name} in {metrics}"))
+        };
+        let (hops, forwarded) = (sum("rollcall_worker_hops_sum"), sum("rollcall_worker_hops_count"));
+        assert!(forwarded > 0.0 && (hops - forwarded).abs() < 0.5, "{hops} hops for {forwarded} calls");
+    }
     assert!(others.len() * 100 <= calls, "{others:#?}");
     scene.stop().await;
 }

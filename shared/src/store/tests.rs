@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use redb::Database;
+use rollcall_loadtest::certificates::Authority;
 use rollcall_loadtest::redis::RedisServer;
 use rollcall_loadtest::redis_family::{RedisCluster, Sentinels};
 
@@ -524,4 +525,34 @@ async fn a_history_that_went_elsewhere_is_a_gap() {
     assert_eq!(store.changes(p, lost).await.expect("read"), Changes::Gap { to: other });
     assert_eq!(store.changes(p, back).await.expect("read"), Changes::Since { to: other, keys: vec![key.clone()] });
     assert!(tasks.drain(Duration::from_secs(5)).await);
+}
+
+/// A server that speaks TLS alone, and asks for a certificate.
+#[tokio::test]
+async fn a_shared_store_is_reached_over_tls_with_certificates() {
+    rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
+    let authority = Authority::new("authority").expect("an authority");
+    let (server, client) = (authority.certificate("server"), authority.certificate("client"));
+    let (server, client) = (server.expect("a certificate"), client.expect("a certificate"));
+    let port = rollcall_loadtest::redis::free_port().expect("a port").to_string();
+    let text = |path: &std::path::Path| path.display().to_string();
+    let (ca, cert, key) = (text(&authority.ca_file()), text(&server.cert_file), text(&server.key_file));
+    let arguments = ["--tls-port", &port, "--tls-ca-cert-file", &ca, "--tls-cert-file", &cert, "--tls-key-file", &key];
+    let _server = RedisServer::start_with(&arguments).await.expect("a server");
+    let mut settings = RedisSettings::parse(&format!("rediss://127.0.0.1:{port}")).expect("settings");
+    settings.ca_file = Some(authority.ca_file());
+    let connects = async |settings: &RedisSettings| {
+        let tasks = Tasks::new();
+        let store = RedisStore::open(settings.clone(), &tasks).expect("a store");
+        let connected = store.connected(Duration::from_secs(3)).await.is_ok();
+        let seeded = connected && store.seed(false).await.is_ok();
+        assert!(tasks.drain(Duration::from_secs(5)).await);
+        seeded
+    };
+    assert!(!connects(&settings).await, "without a certificate of ours");
+    (settings.cert_file, settings.key_file) = (Some(client.cert_file), Some(client.key_file));
+    assert!(connects(&settings).await);
+    let another = Authority::new("another").expect("an authority");
+    settings.ca_file = Some(another.ca_file());
+    assert!(!connects(&settings).await, "a server that our authority does not know");
 }

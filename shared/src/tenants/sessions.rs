@@ -3,8 +3,9 @@
 //! Absence is remembered too, since most sessions never store anything. A change takes exactly its own entry away and marks
 //! it, so that whoever still holds it finds out with one load; a read that a change overtook is marked as well.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::ids::TenantId;
 use crate::limits;
@@ -82,5 +83,36 @@ impl<T: Send + Sync + 'static> Remembered<T> {
                 self.at_hand.invalidate(key.as_ref());
             }
         }
+    }
+}
+
+/// Values by the bytes that they were read from, as long as anybody has them.
+pub(super) struct Shared<T>(Mutex<HashMap<blake3::Hash, Weak<T>>>);
+
+impl<T> Default for Shared<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Shared<T> {
+    /// The value of these bytes; read, where nobody has it.
+    pub(super) fn get(&self, bytes: &[u8], read: impl FnOnce() -> Option<T>) -> Option<Arc<T>> {
+        let key = blake3::hash(bytes);
+        let known = |map: &HashMap<blake3::Hash, Weak<T>>| map.get(&key).and_then(Weak::upgrade);
+        if let Some(known) = known(&self.lock()) {
+            return Some(known);
+        }
+        let value = Arc::new(read()?);
+        let mut map = self.lock();
+        if map.len().is_power_of_two() && map.len() >= 1024 {
+            map.retain(|_, value| value.strong_count() > 0);
+        }
+        map.insert(key, Arc::downgrade(&value));
+        Some(value)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<blake3::Hash, Weak<T>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,6 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http_body_util::{BodyExt, Full};
 use proptest::prelude::*;
+use rollcall_loadtest::certificates::Authority;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -166,6 +167,10 @@ struct Served {
 
 impl Served {
     async fn start(versions: (u16, u16)) -> Self {
+        Self::start_with(versions, None).await
+    }
+
+    async fn start_with(versions: (u16, u16), tls: Option<WireTls>) -> Self {
         let (tasks, close, keys) = (Tasks::default(), CancellationToken::new(), WireKeys::of_this_process());
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
@@ -173,7 +178,7 @@ impl Served {
         let (calls, cancelled) = (echo.calls.clone(), echo.cancelled.clone());
         let (server_keys, server_tasks, server_close) = (keys.clone(), tasks.clone(), close.clone());
         let server =
-            LinkServer { link: echo, keys: server_keys, tls: None, versions, tasks: server_tasks, close: server_close };
+            LinkServer { link: echo, keys: server_keys, tls, versions, tasks: server_tasks, close: server_close };
         tasks.spawn("link", server.serve(listener));
         Self { address, keys, calls, cancelled, close, tasks }
     }
@@ -351,5 +356,27 @@ async fn a_worker_does_nothing_that_no_gateway_asked_of_it_now() {
     let stolen = served.keys.sign("g", 1, &good);
     assert_eq!(ask(&[(CALL, stolen, &altered)], "g").await, [401]);
     assert_eq!(served.calls(), 1, "nothing of it was done");
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_link_with_certificates_takes_only_those_of_the_same_authority() {
+    rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
+    let (ours, others) = (Authority::new("ours").expect("an authority"), Authority::new("others").expect("another"));
+    let tls = |authority: &Authority, of: &Authority, name: &str| {
+        let own = of.certificate(name).expect("a certificate");
+        WireTls::read(&authority.ca_file(), &own.cert_file, &own.key_file).expect("readable")
+    };
+    let served = Served::start_with(VERSIONS, Some(tls(&ours, &ours, "worker"))).await;
+    let client = |tls: Option<WireTls>| {
+        let dialer = Dialer { keys: served.keys.clone(), tls, versions: VERSIONS, tasks: served.tasks.clone() };
+        WorkerClient::new(dialer, served.address.clone(), 7)
+    };
+    assert_eq!(call(&client(Some(tls(&ours, &ours, "gateway")))).await, done());
+    // Another authority's certificate, an authority that does not know the worker, no TLS at all.
+    for stranger in [Some(tls(&ours, &others, "stranger")), Some(tls(&others, &ours, "doubter")), None] {
+        assert!(call(&client(stranger)).await.is_err());
+    }
+    assert_eq!(served.calls(), 1);
     served.stop().await;
 }
