@@ -220,6 +220,8 @@ pub const WRITES_AT_ONCE: usize = 500;
 pub const BLOB_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Who held an exclusive connection last is remembered for this long, so that epochs never go back.
 pub const CLAIM_KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
+/// How often a worker makes sure that what it holds is still its own.
+pub const CLAIM_LOOK: Duration = Duration::from_secs(600);
 /// The link between gateways and workers: time to connect and greet, bytes of a greeting, connections to one worker that
 /// are kept idle, and for how long.
 pub const WIRE_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);

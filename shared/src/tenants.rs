@@ -22,7 +22,7 @@ use crate::limits;
 use crate::model::{
     Allotment, Bundle, CatalogPointer, Entry, McpSession, PlatformTool, Server, SessionPolicy, Settings,
 };
-use crate::store::{Changes, Documents, Heard, Key, Kind, Listed, Position, StoreError, partition};
+use crate::store::{Changes, Documents, Key, Kind, Listed, Position, StoreError, partition};
 use crate::telemetry::Metrics;
 
 pub use sessions::AtHand;
@@ -198,18 +198,16 @@ impl Tenants {
         if tenant.settled.load(Ordering::Acquire) {
             return Ok(true);
         }
-        let heard = self.documents.versions().heard(tenant.partition);
-        if !matches!(heard, Heard::At { position, .. } if position == loaded.at) {
-            match self.documents.changes(tenant.partition, loaded.at).await? {
-                Changes::Since { to, keys } => {
-                    let own = keys.into_iter().filter(|key| key.tenant == tenant.id);
-                    self.reread(tenant, &own.collect()).await?;
-                    loaded.at = to;
-                }
-                Changes::Gap { .. } => {
-                    self.at_hand.invalidate(&tenant.id).await;
-                    return Ok(false);
-                }
+        // Asked in any case: what was heard last may be older than what the applier has passed on already.
+        match self.documents.changes(tenant.partition, loaded.at).await? {
+            Changes::Since { to, keys } => {
+                let own = keys.into_iter().filter(|key| key.tenant == tenant.id);
+                self.reread(tenant, &own.collect()).await?;
+                loaded.at = to;
+            }
+            Changes::Gap { .. } => {
+                self.at_hand.invalidate(&tenant.id).await;
+                return Ok(false);
             }
         }
         tenant.settled.store(true, Ordering::Release);

@@ -17,7 +17,7 @@ use rollcall_shared::placement::Thing;
 use rollcall_shared::store::StoreError;
 use rollcall_shared::store::membership::{Claim, Member, Membership};
 use rollcall_shared::wire::{Failure, Reason};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 
 use crate::worker::Shared;
 
@@ -104,25 +104,11 @@ impl Ownership {
         if self.held.contains_key(thing) {
             return Ok(None);
         }
-        let turn = usize::try_from(thing.key() % 64).unwrap_or(0);
-        let _one = match self.claiming.get(turn) {
-            Some(mutex) => mutex.lock().await,
-            None => return Ok(None),
-        };
-        if self.held.contains_key(thing) {
-            return Ok(None);
-        }
-        if self.draining.load(Ordering::Acquire) {
-            return Err(Failure::unsent(Reason::NoWorker, "this worker is draining").retry_after(1));
-        }
-        let failed = |e: StoreError| Failure::unsent(Reason::NoWorker, e.to_string()).retry_after(1);
         let began = Instant::now();
         loop {
-            match self.claim(&**membership, thing).await.map_err(failed)? {
-                Claimed::Ours { epoch, trace } => {
-                    self.held.insert(thing.clone(), epoch);
-                    return Ok(trace);
-                }
+            // The turn is given away while it waits: others are not to wait for this one.
+            match self.try_to_hold(&**membership, thing).await? {
+                Claimed::Ours { trace, .. } => return Ok(trace),
                 // It comes as soon as nobody uses it there.
                 Claimed::Leaving if began.elapsed() < limits::MOVE_WAIT => tokio::time::sleep(limits::MOVE_LOOK).await,
                 Claimed::Leaving => {
@@ -136,8 +122,85 @@ impl Ownership {
         }
     }
 
-    async fn claim(&self, membership: &dyn Membership, thing: &Thing) -> Result<Claimed, StoreError> {
+    async fn turn(&self, thing: &Thing) -> Option<MutexGuard<'_, ()>> {
+        let turn = self.claiming.get(usize::try_from(thing.key() % 64).unwrap_or(0))?;
+        Some(turn.lock().await)
+    }
+
+    async fn try_to_hold(&self, membership: &dyn Membership, thing: &Thing) -> Result<Claimed, Failure> {
+        let _one = self.turn(thing).await;
+        if let Some(epoch) = self.held.get(thing).map(|epoch| *epoch) {
+            return Ok(Claimed::Ours { epoch, trace: None });
+        }
+        if self.draining.load(Ordering::Acquire) {
+            return Err(Failure::unsent(Reason::NoWorker, "this worker is draining").retry_after(1));
+        }
+        let failed = |e: StoreError| Failure::unsent(Reason::NoWorker, e.to_string()).retry_after(1);
         let me = self.incarnation();
+        let claimed = self.claim(membership, thing, me).await.map_err(failed)?;
+        if let Claimed::Ours { epoch, .. } = &claimed {
+            self.held.insert(thing.clone(), *epoch);
+            // The lease may have ended meanwhile: what an earlier run claimed is nobody's.
+            if self.incarnation() != me || !self.may_act() {
+                self.held.remove(thing);
+                return Err(Failure::unsent(Reason::NoWorker, "this worker's lease has just ended").retry_after(1));
+            }
+        }
+        Ok(claimed)
+    }
+
+    /// Makes sure that the store still says so of all that is held: one that failed over may have lost a claim, and another
+    /// worker taken it since.
+    ///
+    /// It also keeps the records from being forgotten. `false`: the store did not answer, and it must be tried again.
+    async fn verify(&self, shared: &Arc<Shared>) -> bool {
+        let Some(membership) = &self.among else { return true };
+        for thing in self.all() {
+            let _one = self.turn(&thing).await;
+            if !self.holds(&thing) {
+                continue;
+            }
+            let me = self.incarnation();
+            match membership.claim(&thing.tenant, &thing.name, me, None).await {
+                Ok(Claim::Ours { epoch, .. }) => match self.held.get_mut(&thing) {
+                    Some(mut held) => *held = epoch,
+                    // It was given back meanwhile.
+                    None => drop(membership.release(&thing.tenant, &thing.name, (me, epoch)).await),
+                },
+                Ok(Claim::Held { .. }) => {
+                    tracing::error!(thing = thing.name, "another worker holds what this one held; it lets go");
+                    self.held.remove(&thing);
+                    shared.pool.fence(shared, |slot| *slot == thing);
+                }
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Verifies when the members change or the store was connected to anew, and every now and then.
+    pub(crate) async fn verify_forever(&self, shared: &Arc<Shared>) {
+        let Some(membership) = &self.among else { return };
+        let mut changed = membership.changed();
+        loop {
+            let done = self.verify(shared).await;
+            let pause = if done { limits::CLAIM_LOOK } else { limits::STORE_RECONNECT_LONGEST };
+            tokio::time::timeout(pause, changed.changed()).await.ok();
+        }
+    }
+
+    /// Gives back what has no connection any more, or never got one.
+    pub(crate) async fn give_back_unused(&self, is_used: impl Fn(&Thing) -> bool) {
+        for thing in self.all().into_iter().filter(|thing| !is_used(thing)) {
+            let _one = self.turn(&thing).await;
+            if !is_used(&thing) {
+                let epoch = self.lets_go(&thing);
+                self.gives_back(&thing, epoch).await;
+            }
+        }
+    }
+
+    async fn claim(&self, membership: &dyn Membership, thing: &Thing, me: u64) -> Result<Claimed, StoreError> {
         let mut claimed = membership.claim(&thing.tenant, &thing.name, me, None).await?;
         if let Claim::Held { by } = claimed {
             match membership.members().await?.0.get(&by) {
@@ -189,11 +252,14 @@ impl Ownership {
     pub(crate) async fn beat_forever(&self, shared: &Arc<Shared>) {
         let Some(membership) = &self.among else { return };
         let mut fenced = false;
+        // The run that was seen holding a lease.
+        let mut leased = 0;
         loop {
             let sent = Instant::now();
             let me = self.me.load_full();
-            match membership.beat(&me, limits::WORKER_LEASE).await {
+            match membership.beat(&me, limits::WORKER_LEASE, leased == me.incarnation).await {
                 Ok(true) => {
+                    leased = me.incarnation;
                     let until = sent + limits::WORKER_LEASE.saturating_sub(limits::WORKER_FENCE_MARGIN);
                     self.acts_until_ms.store(self.ms(until), Ordering::Release);
                     fenced = false;
@@ -201,7 +267,7 @@ impl Ownership {
                 Ok(false) => {
                     tracing::error!("the lease has ended; this worker begins anew");
                     self.acts_until_ms.store(0, Ordering::Release);
-                    self.fence(shared).await;
+                    self.fence(shared);
                     self.me.store(Arc::new(Member { incarnation: fresh_incarnation(), ..Member::clone(&me) }));
                     continue;
                 }
@@ -210,7 +276,7 @@ impl Ownership {
             if !self.may_act() && !fenced {
                 fenced = true;
                 tracing::error!("the lease may have ended; exclusive connections are closed");
-                self.fence(shared).await;
+                self.fence(shared);
             }
             let until_fence = self.acts_until_ms.load(Ordering::Acquire).saturating_sub(self.ms(Instant::now()));
             let pause =
@@ -219,9 +285,9 @@ impl Ownership {
         }
     }
 
-    async fn fence(&self, shared: &Arc<Shared>) {
+    fn fence(&self, shared: &Arc<Shared>) {
         self.held.clear();
-        shared.pool.fence(shared).await;
+        shared.pool.fence(shared, |_| true);
     }
 
     /// Takes no new placements from here on, and says so.
@@ -230,7 +296,7 @@ impl Ownership {
         let Some(membership) = &self.among else { return };
         let me = Arc::new(Member { draining: true, ..Member::clone(&self.me.load()) });
         self.me.store(me.clone());
-        if let Err(error) = membership.beat(&me, limits::WORKER_LEASE).await {
+        if let Err(error) = membership.beat(&me, limits::WORKER_LEASE, false).await {
             tracing::warn!(%error, "gateways could not be told of the drain");
         }
     }

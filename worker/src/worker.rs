@@ -83,6 +83,8 @@ impl Worker {
                 () = owner.ownership.beat_forever(&owner) => {}
             }
         });
+        let verifier = shared.clone();
+        shared.tasks.spawn_until_stop("claims", async move { verifier.ownership.verify_forever(&verifier).await });
         let sweeper = shared.clone();
         shared.tasks.spawn_until_stop("idle upstreams", async move { sweeper.pool.sweep_forever(&sweeper).await });
         Ok(Self { shared })

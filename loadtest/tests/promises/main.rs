@@ -13,6 +13,7 @@
     reason = "a test ends where it fails, and measures real time"
 )]
 
+mod cases;
 mod durability;
 mod isolation;
 mod peers;

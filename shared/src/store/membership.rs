@@ -54,8 +54,10 @@ pub enum Claim {
 
 /// Leases, claims and locks.
 pub trait Membership: Send + Sync {
-    /// Begins or renews a lease. `false`: it had ended, and this run may not come back.
-    fn beat<'a>(&'a self, member: &'a Member, lease: Duration) -> BoxFuture<'a, Result<bool, StoreError>>;
+    /// Begins a lease, or renews one that was begun. `false`: it had ended, or nobody knows of it any more; either way this
+    /// run may not come back.
+    fn beat<'a>(&'a self, member: &'a Member, lease: Duration, renews: bool)
+    -> BoxFuture<'a, Result<bool, StoreError>>;
     fn leave(&self, incarnation: u64) -> BoxFuture<'_, Result<(), StoreError>>;
     fn members(&self) -> BoxFuture<'_, Result<Members, StoreError>>;
     /// Ticks when the members may have changed.
@@ -160,8 +162,16 @@ impl LocalMembership {
 }
 
 impl Membership for LocalMembership {
-    fn beat<'a>(&'a self, member: &'a Member, lease: Duration) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn beat<'a>(
+        &'a self,
+        member: &'a Member,
+        lease: Duration,
+        renews: bool,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
         let renewed = self.with(|state| {
+            if renews && !state.members.contains_key(&member.incarnation) {
+                state.gone.insert(member.incarnation);
+            }
             if state.gone.contains(&member.incarnation) {
                 return (false, false);
             }

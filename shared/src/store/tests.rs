@@ -342,8 +342,8 @@ fn a_lease_that_ended_is_not_renewed<'a>(
     async move {
         let (one, two) = (member(1), member(2));
         let seen = membership.changed();
-        assert!(membership.beat(&one, Duration::from_millis(150)).await.expect("beat"));
-        assert!(membership.beat(&two, LEASE).await.expect("beat"));
+        assert!(membership.beat(&one, Duration::from_millis(150), false).await.expect("beat"));
+        assert!(membership.beat(&two, LEASE, false).await.expect("beat"));
         assert_eq!(
             membership.members().await.expect("read").0.into_values().collect::<Vec<_>>(),
             [one.clone(), two.clone()]
@@ -351,15 +351,18 @@ fn a_lease_that_ended_is_not_renewed<'a>(
         until(async || seen.has_changed().expect("open")).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert_eq!(membership.members().await.expect("read").0.keys().copied().collect::<Vec<_>>(), [2]);
-        assert!(!membership.beat(&one, LEASE).await.expect("beat"), "a run that was let go of comes back");
+        assert!(!membership.beat(&one, LEASE, false).await.expect("beat"), "a run that was let go of comes back");
         let draining = Member { draining: true, ..two.clone() };
         let seen = membership.changed();
-        assert!(membership.beat(&draining, LEASE).await.expect("beat"));
+        assert!(membership.beat(&draining, LEASE, false).await.expect("beat"));
         until(async || seen.has_changed().expect("open")).await;
         assert_eq!(membership.members().await.expect("read").0.get(&2), Some(&draining));
+        assert!(membership.beat(&draining, LEASE, true).await.expect("beat"));
+        assert!(!membership.beat(&member(3), LEASE, true).await.expect("beat"), "a lease that nobody knows is renewed");
+        assert!(!membership.beat(&member(3), LEASE, false).await.expect("beat"), "and that run comes back");
         membership.leave(2).await.expect("left");
         assert!(membership.members().await.expect("read").0.is_empty());
-        assert!(!membership.beat(&two, LEASE).await.expect("beat"));
+        assert!(!membership.beat(&two, LEASE, false).await.expect("beat"));
     }
     .boxed_local()
 }

@@ -86,6 +86,16 @@ impl Versions {
         self.moved.send_modify(|n| *n += 1);
     }
 
+    /// What was just read of the store holds, whatever was heard before.
+    pub fn insist(&self, partition: usize, at: Position) {
+        if let Some(slot) = self.heard.get(partition) {
+            let mut heard = lock(slot);
+            let as_of = if let Heard::At { as_of, .. } = *heard { as_of } else { None };
+            *heard = Heard::At { position: at, as_of };
+        }
+        self.moved.send_modify(|n| *n += 1);
+    }
+
     /// What one beat read of all partitions: `None` where it failed, which leaves what was heard before.
     pub fn beat(&self, read: impl IntoIterator<Item = Option<Heard>>) {
         for (slot, read) in self.heard.iter().zip(read) {

@@ -39,6 +39,8 @@ struct Part {
 #[derive(Default)]
 struct State {
     position: Option<Position>,
+    /// Where it was when the store was found without its marker.
+    before: Option<Position>,
     past: Past,
     closed: Option<StoreError>,
     as_of: Option<Instant>,
@@ -74,6 +76,24 @@ impl Followed {
 
     fn has_applied(&self, index: usize, version: u64) -> bool {
         self.parts.get(index).is_none_or(|part| part.applied.load(Ordering::Acquire) >= version)
+    }
+
+    /// Whether a place in the history is behind us: a number alone could be of another history.
+    fn has_reached(&self, index: usize, at: Position) -> bool {
+        let Some(mine) = self.state(index).and_then(|state| state.position) else { return false };
+        if mine == at {
+            return true;
+        }
+        let is_embedded = self.parts.get(index).is_some_and(|p| p.fresh_until_ms.load(Ordering::Acquire) == FOR_EVER);
+        let passed = mine.incarnation == at.incarnation && mine.version > at.version;
+        passed && (is_embedded || self.is_recent(index, at.version))
+    }
+
+    /// Whether a version was passed a moment ago: a request's question is no older, so that a step back cannot hide in it.
+    fn is_recent(&self, index: usize, version: u64) -> bool {
+        let Some(state) = self.state(index) else { return false };
+        let next = state.past.recent.iter().find(|(passed, _)| *passed > version);
+        next.is_some_and(|(_, at)| at.elapsed() < limits::STRICT_TIMEOUT)
     }
 
     /// Whether what is at hand of a partition may be relied on now: a comparison, in a request.
@@ -151,7 +171,11 @@ impl Tenants {
     /// until everything up to there is applied.
     pub async fn catch_up_with_now(&self, index: usize) -> Result<(), StoreError> {
         let position = self.documents.position(index).await?;
-        if !self.wait_for(index, position.version, limits::STRICT_TIMEOUT).await {
+        let there = || self.followed.has_reached(index, position);
+        if !there() {
+            self.documents.versions().insist(index, position);
+        }
+        if !self.wait_until(there, limits::STRICT_TIMEOUT).await {
             return Err(StoreError::Unavailable("changes could not be applied in time".to_owned()));
         }
         self.check(index)
@@ -184,15 +208,16 @@ impl Tenants {
     /// Waits until this node has applied a version that was just written, at most a few seconds: the write stands
     /// either way.
     pub async fn applied(&self, tenant: &TenantId, version: u64) {
-        if !self.wait_for(partition(tenant), version, limits::APPLY_TIMEOUT).await {
+        let there = || self.followed.has_applied(partition(tenant), version);
+        if !self.wait_until(there, limits::APPLY_TIMEOUT).await {
             tracing::error!(%tenant, version, "a write was not applied in time");
         }
     }
 
-    async fn wait_for(&self, index: usize, version: u64, patience: Duration) -> bool {
+    async fn wait_until(&self, there: impl Fn() -> bool, patience: Duration) -> bool {
         let mut progress = self.followed.changes();
         let waiting = async {
-            while !self.followed.has_applied(index, version) {
+            while !there() {
                 if progress.changed().await.is_err() {
                     return;
                 }
@@ -216,7 +241,13 @@ impl Tenants {
             let to = match mine {
                 None => {
                     self.forget_partition(index).await;
-                    self.starts(index, heard);
+                    let before = self.followed.state(index).and_then(|mut state| state.before.take());
+                    match before.filter(|before| before.incarnation == heard.incarnation) {
+                        // It is the same life of the store again, and maybe an older day of it.
+                        Some(before) if before != heard => self.jumps(index, before, heard),
+                        Some(_) => self.opens(index),
+                        None => self.starts(index, heard),
+                    }
                     heard
                 }
                 Some(mine) => match self.documents.changes(index, mine).await? {
@@ -255,8 +286,10 @@ impl Tenants {
         let (Some(part), Some(mut state)) = (self.followed.parts.get(index), self.followed.state(index)) else {
             return;
         };
-        state.closed = Some(StoreError::NotSeeded);
-        state.position = None;
+        if !matches!(state.closed, Some(StoreError::WentBack { .. })) {
+            state.closed = Some(StoreError::NotSeeded);
+        }
+        state.before = state.position.take().or(state.before);
         part.fresh_until_ms.store(0, Ordering::Release);
     }
 
@@ -268,19 +301,31 @@ impl Tenants {
         }
     }
 
+    /// The marker is there again.
+    fn opens(&self, index: usize) {
+        let state = self.followed.state(index);
+        if let Some(mut state) = state.filter(|state| matches!(state.closed, Some(StoreError::NotSeeded))) {
+            state.closed = None;
+        }
+    }
+
     /// The history goes on elsewhere than where this node was.
     fn jumps(&self, index: usize, from: Position, to: Position) {
         if from.incarnation != to.incarnation {
             self.starts(index, to);
             return;
         }
-        if to.version >= from.version && to.tag == from.tag {
-            return; // the log was too short
+        if to.version > from.version {
+            // The log was too short, or the last writes were lost and more made since: all is read anew in either case.
+            self.opens(index);
+            return;
         }
         self.metrics.store_regressions.add(1, &[]);
         let Some(mut state) = self.followed.state(index) else { return };
         if state.past.explains(to.version) {
             tracing::error!(partition = index, from = from.version, to = to.version, "the store lost its last writes");
+            drop(state);
+            self.opens(index);
         } else {
             let error = StoreError::WentBack { partition: index, from: from.version, to: to.version };
             tracing::error!(%error, "the store is an older one");

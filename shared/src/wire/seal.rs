@@ -71,6 +71,11 @@ impl Greeted {
         Self { greeting: hex(&random()), last: AtomicU64::new(0) }
     }
 
+    /// Whether it may be worth reading at all.
+    pub(super) fn is_signed(headers: &HeaderMap) -> bool {
+        [KEY, NUMBER, MAC].iter().all(|name| headers.contains_key(*name))
+    }
+
     /// Whether these bytes were meant for this connection by somebody with a key, for the first time.
     pub(super) fn verify(&self, keys: &WireKeys, headers: &HeaderMap, body: &[u8]) -> bool {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());

@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::client::{GREETING, Greeting};
@@ -46,6 +46,7 @@ pub trait Incarnate: WorkerLink {
 impl LinkServer {
     /// Serves until it is closed.
     pub async fn serve(self, listener: TcpListener) {
+        let room = Arc::new(Semaphore::new(limits::CONNECTIONS));
         loop {
             let stream = tokio::select! {
                 () = self.close.cancelled() => return,
@@ -58,8 +59,12 @@ impl LinkServer {
                     }
                 },
             };
+            let Ok(permit) = room.clone().try_acquire_owned() else { continue };
             let server = self.clone();
-            self.tasks.spawn("link", async move { server.connection(stream).await });
+            self.tasks.spawn("link", async move {
+                server.connection(stream).await;
+                drop(permit);
+            });
         }
     }
 
@@ -124,7 +129,12 @@ impl LinkServer {
             return refuse(StatusCode::NOT_FOUND);
         }
         let bound = 2 * limits::BODY_BYTES.max(limits::UPSTREAM_MESSAGE_BYTES);
-        let Ok(body) = Limited::new(body, bound).collect().await else { return refuse(StatusCode::PAYLOAD_TOO_LARGE) };
+        // Nobody's bytes are kept for long before it is known whose they are.
+        if !Greeted::is_signed(&parts.headers) {
+            return refuse(StatusCode::UNAUTHORIZED);
+        }
+        let reading = tokio::time::timeout(limits::BODY_TIMEOUT, Limited::new(body, bound).collect());
+        let Ok(Ok(body)) = reading.await else { return refuse(StatusCode::PAYLOAD_TOO_LARGE) };
         let body = body.to_bytes();
         if !greeted.verify(&self.keys, &parts.headers, &body) {
             tracing::warn!("an envelope that no gateway signed for this connection is refused");

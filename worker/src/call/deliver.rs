@@ -32,6 +32,7 @@ pub(crate) async fn deliver(shared: &Arc<Shared>, call: Accepted, conversation: 
     let mut params = Cow::Borrowed(&call.params);
     for round in 0..limits::INPUT_ROUNDS {
         let (end, era) = to_server(shared, &call, conversation, &params, round).await;
+        let end = if round > 0 { of_later_round(end) } else { end };
         match (end, era, call.caller.era.unwrap_or(Era::Legacy)) {
             // The server asks by its answer, and the caller is asked on its stream.
             (Final::Result(result), Era::Modern, Era::Legacy) => match rounds::input_required(&result) {
@@ -48,6 +49,18 @@ pub(crate) async fn deliver(shared: &Arc<Shared>, call: Accepted, conversation: 
         }
     }
     Final::Failed(Failure::sent(Reason::BadAnswer, "the server asks for input again and again"))
+}
+
+/// In a later round the first one has reached the tool: whatever fails now, nobody may begin anew elsewhere.
+fn of_later_round(end: Final) -> Final {
+    match end {
+        Final::Failed(failure) => {
+            let elsewhere = matches!(failure.reason, Reason::NoWorker | Reason::Elsewhere);
+            let reason = if elsewhere { Reason::ConnectionLost } else { failure.reason };
+            Final::Failed(Failure { reason, may_have_run: true, elsewhere: None, ..failure })
+        }
+        end @ (Final::Result(_) | Final::Error(_) | Final::Parked { .. }) => end,
+    }
 }
 
 /// One exchange with the server. Says which era it speaks.

@@ -3,7 +3,7 @@
 //! A failed start is remembered for a growing while, so that a dead server costs its callers microseconds and its
 //! neighbours nothing. Opening goes on when the caller who began it has left.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -189,6 +189,9 @@ impl Pool {
         }
         let borrowed = self.borrow_in_era(shared, &mut key, server).await?;
         if thing.exclusive && !shared.ownership.holds(&thing) {
+            // What was opened in the meantime must not stay: it is another worker's now.
+            self.slots.remove_if(&key, |_, slot| Arc::ptr_eq(slot, &borrowed.slot));
+            shared.tasks.spawn("close upstream", close(borrowed.slot.clone(), shared.metrics.clone()));
             return Err(Failure::unsent(Reason::NoWorker, "the connection has just moved").retry_after(1));
         }
         Ok(borrowed)
@@ -305,6 +308,8 @@ impl Pool {
 
     /// Closes what is idle, and what is configured no more.
     pub(crate) async fn sweep_forever(&self, shared: &Arc<Shared>) {
+        // Claims without a connection, at the last look: one that was made a moment ago may still get its own.
+        let mut unused: HashSet<Thing> = HashSet::new();
         loop {
             tokio::time::sleep(SWEEP).await;
             shared.conversations.sweep();
@@ -313,6 +318,14 @@ impl Pool {
             }
             let entries: Vec<(Key, Arc<Slot>)> =
                 self.slots.iter().map(|entry| (entry.key().clone(), entry.value().clone())).collect();
+            // Claims of connections that made room for others, or that were never opened.
+            let used: HashSet<&Thing> = entries.iter().map(|(_, slot)| &slot.thing).collect();
+            let now: HashSet<Thing> =
+                shared.ownership.all().into_iter().filter(|thing| !used.contains(thing)).collect();
+            let twice: HashSet<Thing> = unused.intersection(&now).cloned().collect();
+            unused = now;
+            let has_slot = |thing: &Thing| self.slots.iter().any(|entry| entry.value().thing == *thing);
+            shared.ownership.give_back_unused(|thing| !twice.contains(thing) || has_slot(thing)).await;
             for (key, slot) in entries {
                 let configured = match shared.tenants.get(&key.tenant).await {
                     Ok(Some(tenant)) => tenant.docs().servers.contains_key(&key.server),
@@ -334,12 +347,12 @@ impl Pool {
         }
     }
 
-    /// The lease has ended: what only one may hold is let go of at once, whatever is under way on it.
-    pub(crate) async fn fence(&self, shared: &Arc<Shared>) {
+    /// What only one may hold, and is not ours any more, is let go of at once, whatever is under way on it.
+    pub(crate) fn fence(&self, shared: &Arc<Shared>, lost: impl Fn(&Thing) -> bool) {
         let exclusive: Vec<(Key, Arc<Slot>)> = self
             .slots
             .iter()
-            .filter(|entry| entry.value().thing.exclusive)
+            .filter(|entry| entry.value().thing.exclusive && lost(&entry.value().thing))
             .map(|entry| (entry.key().clone(), entry.value().clone()))
             .collect();
         for (key, slot) in exclusive {
@@ -391,6 +404,10 @@ impl Pool {
 
 async fn close(slot: Arc<Slot>, metrics: Arc<Metrics>) {
     let state = std::mem::replace(&mut *lock(&slot.state), State::Closed);
+    if let State::Opening(opening) = &state {
+        // What is being opened closes by itself, but it is there until then.
+        opening.clone().await.ok();
+    }
     if let State::Open { connection, .. } = state {
         // Calls in flight finish on the old connection.
         let all = u32::try_from(limits::UPSTREAM_CALLS).unwrap_or(u32::MAX);
@@ -498,10 +515,15 @@ impl Slot {
         {
             shared.ownership.note(&self.thing, &session).await;
         }
+        let is_closed = matches!(&*lock(&self.state), State::Closed);
+        if let (Ok(connection), true) = (&opened, is_closed) {
+            // Whoever configured or waited for it is gone.
+            connection.close().await;
+            return Err(Failure::unsent(Reason::NotConfigured, "closed while it opened"));
+        }
         let mut state = lock(&self.state);
         match &opened {
             Ok(connection) if matches!(&*state, State::Closed) => {
-                // Whoever configured or waited for it is gone.
                 let connection = connection.clone();
                 shared.tasks.spawn("close upstream", async move { connection.close().await });
                 return Err(Failure::unsent(Reason::NotConfigured, "closed while it opened"));

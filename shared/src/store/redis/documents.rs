@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -77,6 +78,12 @@ impl RedisStore {
             pipeline.query_async(&mut connection).await.map_err(|e| unavailable(&e))?;
         incarnation.ok_or(StoreError::NotSeeded)?;
         check_begun(tenant, begun.is_some(), is_there.is_some())?;
+        if begun.is_none() && is_there.is_some() {
+            // `meta` was lost and seeded again: the hash is to be missed from here on, should it be lost too.
+            let mut mark = redis::cmd("HSET");
+            mark.arg(key(partition(tenant), "meta")).arg(mark_of(tenant, *kind)).arg(1);
+            mark.query_async::<()>(&mut connection).await.map_err(|e| unavailable(&e))?;
+        }
         Ok(value.map(|value| read_document(&value)))
     }
 
@@ -117,6 +124,9 @@ impl RedisStore {
             script.arg(write.expires_at.unwrap_or(0)).arg(logged(&write.key));
         }
         let mut connection = self.link.writes().await?;
+        if let Some(wrote_by) = self.wrote_by.get(index) {
+            wrote_by.store(connection.number, Ordering::Release);
+        }
         let answer: Vec<redis::Value> = connection.with(async |c| script.invoke_async(c).await).await?;
         drop(connection);
         let text =
@@ -299,7 +309,12 @@ impl Documents for RedisStore {
         async move {
             let meta = key(partition(tenant), "meta");
             let mut connection = self.link.writes().await?;
-            // What a connection waits for is what was written before over the same one.
+            // What a connection waits for is what was written before over the same one: another one knows nothing of it, and
+            // may be to another master.
+            let wrote_by = self.wrote_by.get(partition(tenant)).map(|number| number.load(Ordering::Acquire));
+            if wrote_by != Some(connection.number) {
+                return Err(StoreError::NotProven);
+            }
             let role = connection.with(async |c| c.at_master_of(&meta, redis::cmd("ROLE")).await).await?;
             let redis::Value::Array(role) = role else { return Err(StoreError::NotProven) };
             if matches!(role.get(2), Some(redis::Value::Array(replicas)) if replicas.is_empty()) {

@@ -5,7 +5,7 @@
 //! nothing of Sentinel and forgets failed subscriptions, so this one is made anew as a whole.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -94,6 +94,8 @@ pub(super) struct Link {
     certificates: Option<TlsCertificates>,
     reads: ArcSwapOption<Connection>,
     writes: tokio::sync::Mutex<Option<Connection>>,
+    /// Counts the connections for writes: what one has written, only it can wait for.
+    opened: AtomicU64,
     /// The store does not answer at the moment: asking it would only take time.
     silent: AtomicBool,
     lost: Notify,
@@ -136,6 +138,7 @@ impl Link {
             certificates,
             reads: ArcSwapOption::empty(),
             writes: tokio::sync::Mutex::new(None),
+            opened: AtomicU64::new(0),
             silent: AtomicBool::new(true),
             lost: Notify::new(),
         })
@@ -157,8 +160,9 @@ impl Link {
         let mut slot = self.writes.lock().await;
         if slot.is_none() {
             *slot = Some(self.open(None).await.map_err(|error| unavailable(&error))?);
+            self.opened.fetch_add(1, Ordering::AcqRel);
         }
-        Ok(Writing { slot })
+        Ok(Writing { slot, number: self.opened.load(Ordering::Acquire) })
     }
 
     /// Whether the last beat was answered.
@@ -292,6 +296,8 @@ fn timeouts() -> AsyncConnectionConfig {
 
 /// The connection for writes, in use.
 pub(super) struct Writing<'a> {
+    /// Which of all connections for writes this is.
+    pub(super) number: u64,
     slot: tokio::sync::MutexGuard<'a, Option<Connection>>,
 }
 

@@ -26,20 +26,26 @@ fn of_tenant(tenant: &TenantId, what: &str, name: &str) -> String {
 
 impl RedisStore {
     /// Renews a lease, if one is given, and lets go of those that ended.
-    async fn renew(&self, member: Option<&Member>, lease: Duration) -> Result<bool, StoreError> {
+    async fn renew(&self, member: Option<&Member>, lease: Duration, renews: bool) -> Result<bool, StoreError> {
         let mut script = self.scripts.beat.prepare_invoke();
         script.key(MEMBERS).key(LEASES).key(VERSION).key(GRACE);
         let text = member.map(|member| serde_json::to_string(member).unwrap_or_default()).unwrap_or_default();
         script.arg(member.map(|member| member.incarnation.to_string()).unwrap_or_default()).arg(text);
         script.arg(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX)).arg(MEMBERS_CHANNEL).arg(self.publishes());
+        script.arg(if renews { "1" } else { "0" });
         let mut connection = self.link.reads()?;
         script.invoke_async(&mut connection).await.map_err(|e| unavailable(&e))
     }
 }
 
 impl Membership for RedisStore {
-    fn beat<'a>(&'a self, member: &'a Member, lease: Duration) -> BoxFuture<'a, Result<bool, StoreError>> {
-        self.renew(Some(member), lease).boxed()
+    fn beat<'a>(
+        &'a self,
+        member: &'a Member,
+        lease: Duration,
+        renews: bool,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+        self.renew(Some(member), lease, renews).boxed()
     }
 
     fn leave(&self, incarnation: u64) -> BoxFuture<'_, Result<(), StoreError>> {
@@ -56,7 +62,7 @@ impl Membership for RedisStore {
     fn members(&self) -> BoxFuture<'_, Result<Members, StoreError>> {
         async move {
             // A worker that died is let go of by whoever looks first.
-            self.renew(None, limits::WORKER_LEASE).await?;
+            self.renew(None, limits::WORKER_LEASE, false).await?;
             let mut connection = self.link.reads()?;
             let found: HashMap<String, String> =
                 redis::cmd("HGETALL").arg(MEMBERS).query_async(&mut connection).await.map_err(|e| unavailable(&e))?;

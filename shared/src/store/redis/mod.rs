@@ -24,6 +24,7 @@ mod scripts;
 mod settings;
 mod watch;
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub struct RedisStore {
     scripts: Arc<Scripts>,
     /// The next question for each partition's position, which whoever comes now may join.
     asking: Arc<[Mutex<Option<Asked>>; PARTITIONS]>,
+    /// The connection by which each partition was written to last.
+    wrote_by: Arc<[AtomicU64; PARTITIONS]>,
 }
 
 struct Scripts {
@@ -96,6 +99,7 @@ impl RedisStore {
                 count: Script::new(scripts::COUNT),
             }),
             asking: Arc::new(std::array::from_fn(|_| Mutex::new(None))),
+            wrote_by: Arc::new(std::array::from_fn(|_| AtomicU64::new(0))),
         };
         let watching = store.clone();
         // Not ended by a drain: calls in flight still need the store, and it ends with the program.

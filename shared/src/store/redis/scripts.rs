@@ -81,7 +81,8 @@ return 1
 ";
 
 /// Renews or begins a worker's lease. KEYS: members, leases, version, grace. ARGV: incarnation, member, milliseconds,
-/// channel, `PUBLISH` or `SPUBLISH`. A lease that ended is not renewed: that worker begins anew, under another incarnation.
+/// channel, `PUBLISH` or `SPUBLISH`, `1` where it held a lease before. A lease that ended, or that the store has lost, is
+/// not renewed: that worker begins anew, under another incarnation.
 ///
 /// Where all leases ended together it was the store that stood still, and they are given their time once more. A worker
 /// fences itself by its own clock, so that a lease which ends later harms nobody.
@@ -108,6 +109,10 @@ for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
   end
 end
 local refused = ARGV[1] ~= '' and redis.call('HEXISTS', KEYS[1], 'gone:' .. ARGV[1]) == 1
+if ARGV[6] == '1' and not refused and redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+  redis.call('HSET', KEYS[1], 'gone:' .. ARGV[1], now)
+  refused = true
+end
 if ARGV[1] ~= '' and not refused then
   if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then
     redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
@@ -121,7 +126,7 @@ end
 return refused and 0 or 1
 ";
 
-/// Ends a lease. KEYS and ARGV as above, without the member.
+/// Ends a lease. KEYS: members, leases, version. ARGV: incarnation, channel, `PUBLISH` or `SPUBLISH`.
 pub(super) const LEAVE: &str = r"
 if redis.call('ZREM', KEYS[2], ARGV[1]) == 1 then
   redis.call('HDEL', KEYS[1], ARGV[1])
