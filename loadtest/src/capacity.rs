@@ -42,7 +42,8 @@ const CALLERS: usize = 16;
 /// measured on busy machines, so with some room.
 const MEMORY_KB: u64 = 1 << 20;
 const SESSION_BYTES: u64 = 2 << 10;
-const COST: f64 = 1.5;
+const COST: f64 = 2.0;
+const ROUNDS: usize = 3;
 
 struct Measured {
     cluster: Cluster,
@@ -217,9 +218,14 @@ impl Measured {
         };
         all(count, calls(tokens.clone()), &base).await?;
         let id = self.cluster.gateways.first().and_then(crate::node::Node::id).ok_or("no gateway")?;
-        let before = processor_us(id)?;
-        all(self.options.calls, calls(tokens), &base).await?;
-        Ok((processor_us(id)? - before) / self.options.calls as f64)
+        // The least of a few: what else the machine does only adds to it.
+        let mut least = f64::INFINITY;
+        for _ in 0..ROUNDS {
+            let before = processor_us(id)?;
+            all(self.options.calls, calls(tokens.clone()), &base).await?;
+            least = least.min((processor_us(id)? - before) / self.options.calls as f64);
+        }
+        Ok(least)
     }
 }
 
