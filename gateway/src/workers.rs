@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::time::Instant;
 
 use arc_swap::ArcSwap;
 use futures_util::FutureExt;
@@ -20,6 +19,7 @@ use rollcall_shared::wire::{
     Dialer, Envelope, Failure, Final, Interim, Reason, Route, Unsent, WorkerClient, WorkerLink,
 };
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// See the module.
 pub struct Workers {
@@ -68,11 +68,6 @@ impl Workers {
         // Also while this node drains: its calls in flight may still need to find somebody.
         tasks.spawn_until_stop("workers", async move { following.follow(&*membership).await });
         Self { inner }
-    }
-
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.inner.view.load().workers.len()
     }
 }
 

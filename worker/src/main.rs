@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use rollcall_shared::config::{Config, Environment};
 use rollcall_shared::task::Signals;
-use rollcall_shared::telemetry::{self, Traces};
+use rollcall_shared::telemetry;
 use rollcall_worker::node::{Node, StartError};
 
 #[global_allocator]
@@ -42,10 +42,7 @@ async fn run(cli: Cli) -> ExitCode {
         Ok(config) => config,
         Err(report) => return fail(USAGE, &report),
     };
-    let traces = match Traces::of(&config.telemetry).and_then(|traces| {
-        telemetry::install("info", traces.as_ref())?;
-        Ok(traces)
-    }) {
+    let traces = match telemetry::start(&config.telemetry, "info") {
         Ok(traces) => traces,
         Err(error) => return fail(USAGE, &error.to_string()),
     };

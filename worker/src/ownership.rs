@@ -8,8 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use arc_swap::ArcSwap;
 use dashmap::DashMap;
 use rollcall_shared::limits;
@@ -18,6 +16,7 @@ use rollcall_shared::store::StoreError;
 use rollcall_shared::store::membership::{Claim, Member, Membership};
 use rollcall_shared::wire::{Failure, Reason};
 use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::Instant;
 
 use crate::worker::Shared;
 

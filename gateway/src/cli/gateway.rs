@@ -7,7 +7,7 @@ use std::time::Duration;
 use rollcall_shared::config::{Config, Store};
 use rollcall_shared::store::redis::RedisStore;
 use rollcall_shared::task::{Signals, Tasks};
-use rollcall_shared::telemetry::{self, Traces};
+use rollcall_shared::telemetry;
 
 use super::{UNAVAILABLE, USAGE, fail, read_config, say};
 use crate::app::StartError;
@@ -18,10 +18,7 @@ pub(super) async fn run(path: &Path) -> ExitCode {
         Ok(config) => config,
         Err(code) => return code,
     };
-    let traces = match Traces::of(&config.telemetry).and_then(|traces| {
-        telemetry::install("info", traces.as_ref())?;
-        Ok(traces)
-    }) {
+    let traces = match telemetry::start(&config.telemetry, "info") {
         Ok(traces) => traces,
         Err(error) => return fail(USAGE, &error.to_string()),
     };

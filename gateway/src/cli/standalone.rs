@@ -24,16 +24,10 @@ pub(super) async fn run(path: Option<&Path>, with_public: bool) -> ExitCode {
         Ok(config) => config,
         Err(code) => return code,
     };
-    let traces = match config.telemetry.otlp_endpoint.as_ref() {
-        Some(endpoint) => match Traces::new(endpoint, config.telemetry.sample_permille) {
-            Ok(traces) => Some(traces),
-            Err(error) => return fail(USAGE, &error.to_string()),
-        },
-        None => None,
+    let traces = match telemetry::start(&config.telemetry, if is_quickstart { "warn" } else { "info" }) {
+        Ok(traces) => traces,
+        Err(error) => return fail(USAGE, &error.to_string()),
     };
-    if let Err(error) = telemetry::install(if is_quickstart { "warn" } else { "info" }, traces.as_ref()) {
-        return fail(USAGE, &error.to_string());
-    }
     let stops = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (Ok(mut terminate), Ok(mut interrupt)) = stops else {
         return fail(UNAVAILABLE, "signals cannot be received");

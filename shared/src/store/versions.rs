@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::{Changes, Key, PARTITIONS};
 use crate::limits;

@@ -40,6 +40,8 @@ pub struct Metrics {
     pub worker_hops: Histogram<u64>,
     /// Workers that could not be reached, by `reason`.
     pub worker_failures: Counter<u64>,
+    /// Seconds since the shared store was last heard to say what this node relies on.
+    pub store_age: Gauge<f64>,
     /// Times that the store lost writes that this node had seen.
     pub store_regressions: Counter<u64>,
     /// Panics so far: each ended one request or task, and is a defect.
@@ -88,6 +90,7 @@ impl Metrics {
             broken_documents: meter.u64_counter("rollcall.store.broken_documents").build(),
             worker_hops: meter.u64_histogram("rollcall.worker.hops").with_boundaries(vec![1.0, 2.0, 3.0]).build(),
             worker_failures: meter.u64_counter("rollcall.worker.failures").build(),
+            store_age: meter.f64_gauge("rollcall.store.age").with_unit("s").build(),
             store_regressions: meter.u64_counter("rollcall.store.regressions").build(),
             panics: meter.u64_gauge("rollcall.panics").build(),
             registry,

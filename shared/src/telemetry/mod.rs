@@ -28,8 +28,16 @@ pub enum TelemetryError {
     Installed(#[from] tracing_subscriber::util::TryInitError),
 }
 
+/// Installs what is configured, for a whole process; the exporter, to be shut down at its end.
+pub fn start(config: &crate::config::Telemetry, default_level: &str) -> Result<Option<Traces>, TelemetryError> {
+    let endpoint = config.otlp_endpoint.as_ref();
+    let traces = endpoint.map(|endpoint| Traces::new(endpoint, config.sample_permille)).transpose()?;
+    install(default_level, traces.as_ref())?;
+    Ok(traces)
+}
+
 /// Installs logs and, with `traces`, the span exporter, for the whole process.
-pub fn install(default_level: &str, traces: Option<&Traces>) -> Result<(), TelemetryError> {
+fn install(default_level: &str, traces: Option<&Traces>) -> Result<(), TelemetryError> {
     let filter = if std::env::var_os("RUST_LOG").is_some() {
         EnvFilter::try_from_default_env()?
     } else {

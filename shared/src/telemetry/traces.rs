@@ -33,11 +33,6 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// As it is configured; none without an endpoint.
-    pub fn of(config: &crate::config::Telemetry) -> Result<Option<Self>, TelemetryError> {
-        config.otlp_endpoint.as_ref().map(|endpoint| Self::new(endpoint, config.sample_permille)).transpose()
-    }
-
     /// Exports to `{endpoint}/v1/traces`, in batches. `permille` of the traces that no caller decided on are kept.
     /// Must be called inside the runtime that shall carry the exports.
     pub fn new(endpoint: &Url, permille: u64) -> Result<Self, TelemetryError> {

@@ -11,9 +11,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::Tenants;
 use crate::ids::TenantId;
@@ -162,11 +161,6 @@ impl Tenants {
         (0..PARTITIONS).try_for_each(|index| self.followed.check(index))
     }
 
-    /// The age of what this node relies on; none where it cannot age.
-    pub fn age(&self) -> Option<Duration> {
-        self.followed.age()
-    }
-
     /// For requests that may rely on nothing older than themselves: asks the store where the partition stands, and waits
     /// until everything up to there is applied.
     pub async fn catch_up_with_now(&self, index: usize) -> Result<(), StoreError> {
@@ -190,13 +184,18 @@ impl Tenants {
                 // At once, so that one part of the store that does not answer delays no other.
                 let all = (0..PARTITIONS).map(|index| tenants.catch_up(index));
                 let behind = futures_util::future::join_all(all).await.into_iter().find_map(Result::err);
+                if let Some(age) = tenants.followed.age() {
+                    tenants.metrics.store_age.record(age.as_secs_f64(), &[]);
+                }
                 match behind {
                     Some(error) => {
                         tracing::warn!(%error, "changes could not be read; trying again");
                         tokio::time::sleep(limits::CATCH_UP_PAUSE).await;
                     }
+                    // The age is told also while the store says nothing.
                     None => {
-                        if versions.changed().await.is_err() {
+                        let moved = tokio::time::timeout(limits::MEMBERS_LOOK, versions.changed()).await;
+                        if let Ok(Err(_)) = moved {
                             return;
                         }
                     }

@@ -5,7 +5,6 @@
 //! the former is tried elsewhere.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::time::Instant;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
@@ -15,6 +14,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use super::codec::{Frame, FrameReader, encode_envelope};
 use super::seal::WireKeys;

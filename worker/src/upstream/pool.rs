@@ -3,7 +3,9 @@
 //! A failed start is remembered for a growing while, so that a dead server costs its callers microseconds and its
 //! neighbours nothing. Opening goes on when the caller who began it has left.
 
-use std::collections::{HashMap, HashSet};
+mod exclusive;
+
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -345,48 +347,6 @@ impl Pool {
                 }
             }
         }
-    }
-
-    /// What only one may hold, and is not ours any more, is let go of at once, whatever is under way on it.
-    pub(crate) fn fence(&self, shared: &Arc<Shared>, lost: impl Fn(&Thing) -> bool) {
-        let exclusive: Vec<(Key, Arc<Slot>)> = self
-            .slots
-            .iter()
-            .filter(|entry| entry.value().thing.exclusive && lost(&entry.value().thing))
-            .map(|entry| (entry.key().clone(), entry.value().clone()))
-            .collect();
-        for (key, slot) in exclusive {
-            self.slots.remove_if(&key, |_, old| Arc::ptr_eq(old, &slot));
-            let state = std::mem::replace(&mut *lock(&slot.state), State::Closed);
-            if let State::Open { connection, .. } = state {
-                shared.metrics.upstreams.add(-1, &[label("transport", connection.transport())]);
-                connection.kill();
-            }
-        }
-    }
-
-    /// Closes what only one may hold as soon as nobody uses it, so that it can move.
-    pub(crate) async fn let_go(&self, shared: &Arc<Shared>) {
-        // By thing, since a server may be met in both eras: it is given back once nothing of it is left. No new call begins
-        // on it from here on, so what is closed below is all there is.
-        let mut things: HashMap<Thing, (Option<u64>, Vec<Arc<Slot>>)> = HashMap::new();
-        for thing in shared.ownership.all() {
-            let epoch = shared.ownership.lets_go(&thing);
-            things.insert(thing, (epoch, Vec::new()));
-        }
-        self.slots.retain(|_, slot| match things.get_mut(&slot.thing) {
-            Some((_, slots)) => {
-                slots.push(slot.clone());
-                false
-            }
-            None => true,
-        });
-        let closing = things.into_iter().map(|(thing, (epoch, slots))| async move {
-            let closing = slots.into_iter().map(|slot| close(slot, shared.metrics.clone()));
-            futures_util::future::join_all(closing).await;
-            shared.ownership.gives_back(&thing, epoch).await;
-        });
-        futures_util::future::join_all(closing).await;
     }
 
     pub(crate) async fn close_all(&self, shared: &Shared) {
