@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -21,8 +21,8 @@ use percent_encoding::percent_decode_str;
 use rollcall_shared::ids::TenantId;
 use rollcall_shared::limits;
 use rollcall_shared::task::Tasks;
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, Semaphore};
 
 use crate::app::App;
 use crate::body::Body;
@@ -69,54 +69,112 @@ pub(crate) async fn serve(listener: TcpListener, handler: Handler, tasks: Tasks)
     loop {
         let accepted = tokio::select! {
             biased;
-            () = tasks.stopping().cancelled() => return,
+            () = tasks.closing().cancelled() => break,
             accepted = listener.accept() => accepted,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        match accepted {
+            Ok((stream, _)) => connected(stream, &builder, &room, &handler, &tasks),
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(Duration::from_millis(50)).await; // out of descriptors: do not spin
-                continue;
             }
-        };
-        // Above the bound a connection is closed at once, which is clearer than a silent queue.
-        let Ok(permit) = room.clone().try_acquire_owned() else { continue };
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "no TCP_NODELAY");
         }
-        let (builder, handler, stop) = (builder.clone(), handler.clone(), tasks.stopping().clone());
-        let counting = tasks.clone();
-        tasks.spawn("connection", async move {
-            let _permit = permit;
-            let began = Arc::new(AtomicBool::new(false));
-            let seen = began.clone();
-            let service = service_fn(move |request| {
-                seen.store(true, Ordering::Relaxed);
-                let (work, counting) = (handler(request), counting.clone());
-                async move { Ok::<_, Infallible>(guard(work, &counting).await) }
-            });
-            let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-            let result = tokio::select! {
-                result = connection.as_mut() => result,
-                // While the protocol is told from the first bytes, no other timeout holds.
-                () = never_began(&began) => return,
-                () = stop.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            };
-            if let Err(error) = result {
-                tracing::debug!(%error, "a connection ended");
+    }
+    // Whom the kernel has let in already would see a reset when the door closes.
+    if let Ok(listener) = listener.into_std() {
+        while let Ok((stream, _)) = listener.accept() {
+            if stream.set_nonblocking(true).is_ok()
+                && let Ok(stream) = TcpStream::from_std(stream)
+            {
+                connected(stream, &builder, &room, &handler, &tasks);
             }
-        });
+        }
     }
 }
 
-async fn never_began(began: &AtomicBool) {
-    tokio::time::sleep(limits::HEAD_TIMEOUT).await;
-    if began.load(Ordering::Relaxed) {
-        std::future::pending::<()>().await;
+fn connected(
+    stream: TcpStream,
+    builder: &auto::Builder<TokioExecutor>,
+    room: &Arc<Semaphore>,
+    handler: &Handler,
+    tasks: &Tasks,
+) {
+    // Above the bound a connection is closed at once, which is clearer than a silent queue.
+    let Ok(permit) = room.clone().try_acquire_owned() else { return };
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "no TCP_NODELAY");
+    }
+    let (builder, handler, counting) = (builder.clone(), handler.clone(), tasks.clone());
+    tasks.spawn_visit("connection", async move {
+        let _permit = permit;
+        let seen = Arc::new(Seen::default());
+        let (sees, tasks) = (seen.clone(), counting.clone());
+        let service = service_fn(move |request| {
+            sees.request(&request);
+            let (work, counting) = (handler(request), counting.clone());
+            async move { Ok::<_, Infallible>(guard(work, &counting).await) }
+        });
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let result = tokio::select! {
+            result = connection.as_mut() => result,
+            // While the protocol is told from the first bytes, no other timeout holds.
+            () = seen.nothing_within(limits::HEAD_TIMEOUT) => return,
+            () = leaves(&seen, &tasks) => {
+                // Before its first bytes a connection would be cut, though its request may be on the way.
+                let ended = tokio::select! {
+                    ended = connection.as_mut() => Some(ended),
+                    _ = seen.first_within(limits::LAST_REQUEST) => None,
+                };
+                match ended {
+                    Some(ended) => ended,
+                    None => {
+                        connection.as_mut().graceful_shutdown();
+                        connection.await
+                    }
+                }
+            }
+        };
+        if let Err(error) = result {
+            tracing::debug!(%error, "a connection ended");
+        }
+    });
+}
+
+/// When a connection is to take no further request. In HTTP/2 that can be said at once, and nothing is lost by it; in
+/// HTTP/1.1 each response says so while the node drains, and only what still idles is closed in the end.
+async fn leaves(seen: &Seen, tasks: &Tasks) {
+    tasks.draining().cancelled().await;
+    if !seen.http2.load(Ordering::Relaxed) {
+        tasks.closing().cancelled().await;
+    }
+}
+
+/// What a connection has brought so far.
+#[derive(Default)]
+struct Seen {
+    any: AtomicBool,
+    first: Notify,
+    http2: AtomicBool,
+}
+
+impl Seen {
+    fn request(&self, request: &Request<Incoming>) {
+        if !self.any.load(Ordering::Relaxed) {
+            self.http2.store(request.version() == Version::HTTP_2, Ordering::Relaxed);
+            self.any.store(true, Ordering::Release);
+            self.first.notify_one();
+        }
+    }
+
+    async fn first_within(&self, time: Duration) -> bool {
+        self.any.load(Ordering::Acquire) || tokio::time::timeout(time, self.first.notified()).await.is_ok()
+    }
+
+    /// Resolves after a time in which no request came, and never if one did.
+    async fn nothing_within(&self, time: Duration) {
+        if self.first_within(time).await {
+            std::future::pending::<()>().await;
+        }
     }
 }
 

@@ -110,14 +110,13 @@ impl Standalone {
         let Self { gateway, worker, tasks, .. } = self;
         let health = gateway.health.clone();
         drop(gateway);
-        let drained = tasks.drain(patience);
-        tokio::pin!(drained);
+        let left = tasks.close(patience).await;
         // Children must be asked to end before their readers can.
-        let (_, drained) = tokio::join!(worker.close(), drained);
+        let (_, ended) = tokio::join!(worker.close(), tasks.drain(patience));
         if let Some(health) = health {
             health.close().await;
         }
-        drained
+        left && ended
     }
 }
 
@@ -136,7 +135,6 @@ async fn over_socket(
         tls: None,
         versions: VERSIONS,
         tasks: tasks.clone(),
-        close: tasks.stopping().clone(),
     };
     tasks.spawn("worker", server.serve(listener));
     let dialer = Dialer { keys, tls: None, versions: VERSIONS, tasks: tasks.clone() };

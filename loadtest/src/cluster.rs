@@ -22,6 +22,8 @@ use crate::redis::{RedisServer, free_port};
 /// The operator's key of every cluster.
 const ADMIN_KEY: &str = "an-operators-key-for-tests";
 const ISSUER: &str = "https://id.example";
+/// How often a load balancer looks whether a node is ready.
+const READINESS_LOOK: Duration = Duration::from_millis(200);
 
 /// `store` of a node's configuration file, made of its name and of the address through which it reaches the store.
 type StoreOf = Box<dyn Fn(&str, SocketAddr) -> Value + Send>;
@@ -68,7 +70,8 @@ pub struct Cluster {
 /// Built once for all clusters of a process.
 static PROGRAMS: OnceCell<Result<Programs, String>> = OnceCell::const_new();
 
-async fn built() -> Result<&'static Programs, String> {
+/// The programs that clusters run.
+pub async fn built() -> Result<&'static Programs, String> {
     let build = async || programs::build().await.map_err(|e| e.to_string());
     PROGRAMS.get_or_init(build).await.as_ref().map_err(Clone::clone)
 }
@@ -186,6 +189,28 @@ impl Cluster {
         self.balancer.set(self.gateways.iter().map(|node| node.address).collect());
     }
 
+    /// Asks a gateway to end as a deployment does: who balances the load looks whether it is ready, and sends it no more
+    /// once it is not. Starts it again.
+    pub async fn replace_gateway(&mut self, at: usize) -> Result<(), String> {
+        let others = self.gateways.iter().enumerate().filter(|(n, _)| *n != at).map(|(_, node)| node.address).collect();
+        let node = self.gateways.get_mut(at).ok_or("no such gateway")?;
+        node.ask_to_end();
+        while node.is_ready().await {
+            tokio::time::sleep(READINESS_LOOK).await;
+        }
+        self.balancer.set(others);
+        anew(node).await?;
+        self.balance();
+        Ok(())
+    }
+
+    /// Asks a worker to end, and starts it again.
+    pub async fn replace_worker(&mut self, at: usize) -> Result<(), String> {
+        let node = self.workers.get_mut(at).ok_or("no such worker")?;
+        node.ask_to_end();
+        anew(node).await
+    }
+
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -249,6 +274,16 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+/// Waits for the end of a process that was asked to end, and starts it again.
+async fn anew(node: &mut Node) -> Result<(), String> {
+    let status = node.ended().await?;
+    if !status.success() {
+        return Err(format!("{} ended with {status}:\n{}", node.name, node.log()));
+    }
+    node.run()?;
+    node.ready().await
 }
 
 fn merge(into: &mut Value, more: &Value) {

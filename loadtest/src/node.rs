@@ -135,7 +135,16 @@ impl Node {
 
     /// Asks it to end, and waits for that.
     pub async fn terminate(&mut self) -> Result<ExitStatus, String> {
+        self.ask_to_end();
+        self.ended().await
+    }
+
+    pub fn ask_to_end(&self) {
         self.signal(Signal::TERM);
+    }
+
+    /// Waits for the end of a process that was asked to end.
+    pub async fn ended(&mut self) -> Result<ExitStatus, String> {
         let Some(mut child) = self.child.take() else { return Err("it does not run".to_owned()) };
         let ended = tokio::time::timeout(Duration::from_secs(120), child.wait()).await;
         ended.map_err(|_| format!("{} does not end", self.name))?.map_err(|e| e.to_string())

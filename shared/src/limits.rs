@@ -17,6 +17,8 @@ pub const CONNECTIONS: usize = 10_000;
 /// Time for a client to send its request head, and then its body (slowloris).
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// When a node closes its doors: for the first request of a connection that it has just let in.
+pub const LAST_REQUEST: Duration = Duration::from_secs(1);
 /// Request headers: count, and bytes of the whole head.
 pub const HEADERS: usize = 100;
 pub const HEAD_BYTES: usize = 64 << 10;

@@ -1,6 +1,8 @@
 //! Every task has a name and a parent that joins it.
 //!
-//! `Tasks` is cloned into whoever spawns. `drain` cancels, then waits: after it returned nothing of the program runs on.
+//! `Tasks` is cloned into whoever spawns. It ends in three steps: while it drains, everything is served and who asks is told
+//! to go elsewhere; when it closes, nobody is let in and the visits under way end; then everything else stops. So a visit has
+//! until its end whatever it needs. After `drain` returned nothing of the program runs on.
 //! A panic ends its own task, is counted and logged, and never the process.
 
 use std::future::Future;
@@ -37,7 +39,9 @@ impl Signals {
 #[derive(Clone, Default)]
 pub struct Tasks {
     tracker: TaskTracker,
+    visits: TaskTracker,
     draining: CancellationToken,
+    closing: CancellationToken,
     stop: CancellationToken,
     panics: Arc<AtomicU64>,
 }
@@ -53,6 +57,14 @@ impl Tasks {
         F: Future<Output = ()> + Send + 'static,
     {
         self.tracker.spawn(guarded(name, self.panics.clone(), work));
+    }
+
+    /// Serves somebody's connection: everything else goes on until it has ended.
+    pub fn spawn_visit<F>(&self, name: &'static str, work: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.visits.spawn(guarded(name, self.panics.clone(), work));
     }
 
     /// Runs `work` until it ends or the program stops, whichever comes first.
@@ -84,17 +96,30 @@ impl Tasks {
         &self.draining
     }
 
+    /// Cancelled once nobody is let in any more: what waits for something that may never come ends now.
+    pub fn closing(&self) -> &CancellationToken {
+        &self.closing
+    }
+
     /// Cancelled once the program stops.
     pub fn stopping(&self) -> &CancellationToken {
         &self.stop
     }
 
-    /// Tells every task to end and waits for them, at most `patience`. Says whether all of them did.
-    pub async fn drain(&self, patience: Duration) -> bool {
+    /// Lets nobody in and waits until those who are served have left, at most `patience`. Says whether all of them did.
+    pub async fn close(&self, patience: Duration) -> bool {
         self.draining.cancel();
+        self.closing.cancel();
+        self.visits.close();
+        tokio::time::timeout(patience, self.visits.wait()).await.is_ok()
+    }
+
+    /// Closes, then tells every task to end and waits for them; at most `patience` for either. Says whether all ended.
+    pub async fn drain(&self, patience: Duration) -> bool {
+        let left = self.close(patience).await;
         self.stop.cancel();
         self.tracker.close();
-        tokio::time::timeout(patience, self.tracker.wait()).await.is_ok()
+        tokio::time::timeout(patience, self.tracker.wait()).await.is_ok() && left
     }
 }
 

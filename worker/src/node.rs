@@ -13,7 +13,6 @@ use rollcall_shared::telemetry::Metrics;
 use rollcall_shared::tenants::Tenants;
 use rollcall_shared::wire::{LinkServer, VERSIONS, WireKeys, WireTls};
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
 use crate::{Worker, WorkerSettings};
 
@@ -36,7 +35,6 @@ pub struct Node {
     pub address: std::net::SocketAddr,
     worker: Worker,
     health: Option<Ops>,
-    close: CancellationToken,
     delay: Duration,
     patience: Duration,
     tasks: Tasks,
@@ -89,15 +87,7 @@ impl Node {
             tasks: tasks.clone(),
         })
         .map_err(io("no root certificates on this machine"))?;
-        let close = CancellationToken::new();
-        let server = LinkServer {
-            link: Arc::new(worker.clone()),
-            keys,
-            tls,
-            versions: VERSIONS,
-            tasks: tasks.clone(),
-            close: close.clone(),
-        };
+        let server = LinkServer { link: Arc::new(worker.clone()), keys, tls, versions: VERSIONS, tasks: tasks.clone() };
         tasks.spawn("gateways", server.serve(listener));
         if let Some(health) = &health {
             let ready = worker.clone();
@@ -107,23 +97,22 @@ impl Node {
             });
         }
         let (delay, patience) = (config.drain.delay, config.drain.patience);
-        Ok(Self { address, worker, health, close, delay, patience, tasks })
+        Ok(Self { address, worker, health, delay, patience, tasks })
     }
 
     /// Ends: gateways place nothing new here, what only one may hold moves as soon as nobody uses it, calls in flight
     /// finish. Says whether everything did in time.
     pub async fn drain(self) -> bool {
-        let Self { worker, health, close, delay, patience, tasks, .. } = self;
+        let Self { worker, health, delay, patience, tasks, .. } = self;
         tasks.draining().cancel();
         // A gateway that was not told yet looks by itself within the delay; until then its calls are served.
         tokio::join!(worker.drain(patience), tokio::time::sleep(delay));
-        close.cancel();
-        let drained = tasks.drain(patience);
-        tokio::pin!(drained);
-        let (_, drained) = tokio::join!(worker.close(), drained);
+        let left = tasks.close(patience).await;
+        // Children must be asked to end before their readers can.
+        let (_, ended) = tokio::join!(worker.close(), tasks.drain(patience));
         if let Some(health) = health {
             health.close().await;
         }
-        drained
+        left && ended
     }
 }

@@ -213,12 +213,12 @@ impl Feed {
             return Next::Notices(self.make_anew(&due));
         }
         let end = std::time::Duration::from_secs(left.min(limits::TOKEN_LIFETIME_S));
-        let stopping = self.app.tasks.stopping().clone();
+        let closing = self.app.tasks.closing().clone();
         let silence = self.silence();
         let Self { changes, watches, .. } = self;
         tokio::select! {
             biased;
-            () = stopping.cancelled() => Next::End,
+            () = closing.cancelled() => Next::End,
             () = tokio::time::sleep(end) => Next::End,
             changed = changes.changed() => {
                 if changed.is_err() { Next::End } else { self.compare().await }

@@ -202,6 +202,34 @@ async fn a_client_that_never_finishes_is_cut() {
     system.stop().await;
 }
 
+/// A connection whose request is on the way when the node closes its doors: it was let in, so it is served.
+#[tokio::test]
+async fn whoever_was_let_in_is_served_though_the_doors_close() {
+    let (system, _upstream) = system().await;
+    let address = system.inner().gateway.agents;
+    let token = system.token("acme", "s");
+    let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nAuthorization: Bearer {token}\r\nContent-Length: {}\r\n\r\n{ping}",
+        ping.len()
+    );
+    let mut let_in = Vec::new();
+    for _ in 0..8 {
+        let_in.push(TcpStream::connect(address).await.expect("connected"));
+    }
+    let stopping = tokio::spawn(system.stop());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(TcpStream::connect(address).await.is_err(), "the doors are closed");
+    for mut stream in let_in {
+        stream.write_all(request.as_bytes()).await.expect("written");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.expect("read");
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer:?}");
+    }
+    stopping.await.expect("stopped");
+}
+
 #[tokio::test]
 async fn more_than_fits_is_refused_at_once_and_given_back_after() {
     let upstream = Upstream::start(Speaks::Modern, &["t"]).await.expect("an upstream");

@@ -14,6 +14,7 @@
 )]
 
 mod cases;
+mod claims;
 mod durability;
 mod isolation;
 mod peers;
@@ -24,8 +25,12 @@ mod scene;
 #[test]
 fn every_promise_of_the_readme_has_its_test() {
     const README: &str = include_str!("../../../README.md");
-    const TESTS: [&str; 3] =
-        [include_str!("durability.rs"), include_str!("isolation.rs"), include_str!("revocation.rs")];
+    const TESTS: [&str; 4] = [
+        include_str!("claims.rs"),
+        include_str!("durability.rs"),
+        include_str!("isolation.rs"),
+        include_str!("revocation.rs"),
+    ];
     let rows = README.lines().filter(|line| {
         let id = line.strip_prefix("| ").and_then(|rest| rest.split(' ').next()).unwrap_or_default();
         id.starts_with(['A', 'B', 'C', 'D', 'E']) && id.len() <= 3 && id.chars().skip(1).all(|c| c.is_ascii_digit())

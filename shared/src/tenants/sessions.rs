@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::digest;
 use crate::ids::TenantId;
 use crate::limits;
 use crate::store::{StoreError, partition};
@@ -24,10 +25,13 @@ impl<T> AtHand<T> {
     }
 }
 
-type Key = (TenantId, String);
+/// A hash of tenant and session under a key that only this process knows: a fraction of the two texts, and nobody can look
+/// for two sessions that share one.
+type Key = [u8; 16];
 
 /// See the module.
 pub(super) struct Remembered<T> {
+    secret: [u8; 32],
     at_hand: moka::sync::Cache<Key, Arc<AtHand<T>>>,
     /// Raised before an entry is taken away.
     changes: AtomicU64,
@@ -40,7 +44,15 @@ impl<T: Send + Sync + 'static> Remembered<T> {
             .time_to_idle(limits::SESSION_IDLE)
             .eviction_listener(|_, gone: Arc<AtHand<T>>, _| gone.stale.store(true, Ordering::Release))
             .build();
-        Self { at_hand, changes: AtomicU64::new(0) }
+        Self { secret: *blake3::hash(&digest::random()).as_bytes(), at_hand, changes: AtomicU64::new(0) }
+    }
+
+    fn key(&self, tenant: &TenantId, id: &str) -> Key {
+        let mut hash = blake3::Hasher::new_keyed(&self.secret);
+        hash.update(&tenant.as_str().len().to_le_bytes());
+        hash.update(tenant.as_str().as_bytes());
+        hash.update(id.as_bytes());
+        *hash.finalize().as_bytes().first_chunk().unwrap_or(&[0; 16])
     }
 
     /// `read` says whether the value may be kept: one that stands for something unreadable is read again the next time.
@@ -50,7 +62,7 @@ impl<T: Send + Sync + 'static> Remembered<T> {
         id: &str,
         read: impl Future<Output = Result<(T, bool), StoreError>>,
     ) -> Result<Arc<AtHand<T>>, StoreError> {
-        let key = (tenant.clone(), id.to_owned());
+        let key = self.key(tenant, id);
         if let Some(known) = self.at_hand.get(&key) {
             return Ok(known);
         }
@@ -60,7 +72,7 @@ impl<T: Send + Sync + 'static> Remembered<T> {
         if !may_be_kept {
             return Ok(entry);
         }
-        self.at_hand.insert(key.clone(), entry.clone());
+        self.at_hand.insert(key, entry.clone());
         if self.changes.load(Ordering::Acquire) != seen {
             entry.stale.store(true, Ordering::Release);
             self.at_hand.invalidate(&key);
@@ -70,7 +82,7 @@ impl<T: Send + Sync + 'static> Remembered<T> {
 
     pub(super) fn forget(&self, tenant: &TenantId, id: &str) {
         self.changes.fetch_add(1, Ordering::AcqRel);
-        if let Some(gone) = self.at_hand.remove(&(tenant.clone(), id.to_owned())) {
+        if let Some(gone) = self.at_hand.remove(&self.key(tenant, id)) {
             gone.stale.store(true, Ordering::Release);
         }
     }

@@ -15,7 +15,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
-use tokio_util::sync::CancellationToken;
 
 use super::client::{GREETING, Greeting};
 use super::codec::{Frame, decode_envelope};
@@ -33,9 +32,8 @@ pub struct LinkServer {
     pub keys: WireKeys,
     pub tls: Option<WireTls>,
     pub versions: (u16, u16),
+    /// Once they close, no gateway sends anything here any more, and connections end with their call.
     pub tasks: Tasks,
-    /// Cancelled once no gateway sends anything here any more: connections then end with their call.
-    pub close: CancellationToken,
 }
 
 /// A worker that can be called, and knows which run of it this is.
@@ -44,12 +42,12 @@ pub trait Incarnate: WorkerLink {
 }
 
 impl LinkServer {
-    /// Serves until it is closed.
+    /// Serves until its tasks close.
     pub async fn serve(self, listener: TcpListener) {
         let room = Arc::new(Semaphore::new(limits::CONNECTIONS));
         loop {
             let stream = tokio::select! {
-                () = self.close.cancelled() => return,
+                () = self.tasks.closing().cancelled() => return,
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => stream,
                     Err(error) => {
@@ -61,7 +59,7 @@ impl LinkServer {
             };
             let Ok(permit) = room.clone().try_acquire_owned() else { continue };
             let server = self.clone();
-            self.tasks.spawn("link", async move {
+            self.tasks.spawn_visit("link", async move {
                 server.connection(stream).await;
                 drop(permit);
             });
@@ -96,7 +94,7 @@ impl LinkServer {
         let mut connection = std::pin::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
-            () = self.close.cancelled() => {
+            () = self.tasks.closing().cancelled() => {
                 // The call in flight is finished; the connection takes no other.
                 connection.as_mut().graceful_shutdown();
                 connection.await

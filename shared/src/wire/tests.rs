@@ -12,7 +12,6 @@ use http_body_util::{BodyExt, Full};
 use proptest::prelude::*;
 use rollcall_loadtest::certificates::Authority;
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
 use super::codec::{decode_envelope, encode_envelope};
 use super::*;
@@ -161,7 +160,6 @@ struct Served {
     keys: WireKeys,
     calls: Arc<AtomicUsize>,
     cancelled: Arc<AtomicUsize>,
-    close: CancellationToken,
     tasks: Tasks,
 }
 
@@ -171,16 +169,15 @@ impl Served {
     }
 
     async fn start_with(versions: (u16, u16), tls: Option<WireTls>) -> Self {
-        let (tasks, close, keys) = (Tasks::default(), CancellationToken::new(), WireKeys::of_this_process());
+        let (tasks, keys) = (Tasks::default(), WireKeys::of_this_process());
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
         let echo = Arc::new(Echo::default());
         let (calls, cancelled) = (echo.calls.clone(), echo.cancelled.clone());
-        let (server_keys, server_tasks, server_close) = (keys.clone(), tasks.clone(), close.clone());
-        let server =
-            LinkServer { link: echo, keys: server_keys, tls, versions, tasks: server_tasks, close: server_close };
+        let (server_keys, server_tasks) = (keys.clone(), tasks.clone());
+        let server = LinkServer { link: echo, keys: server_keys, tls, versions, tasks: server_tasks };
         tasks.spawn("link", server.serve(listener));
-        Self { address, keys, calls, cancelled, close, tasks }
+        Self { address, keys, calls, cancelled, tasks }
     }
 
     fn client(&self, keys: &WireKeys, versions: (u16, u16), incarnation: u64) -> Arc<WorkerClient> {
@@ -193,7 +190,6 @@ impl Served {
     }
 
     async fn stop(self) {
-        self.close.cancel();
         assert!(self.tasks.drain(std::time::Duration::from_secs(5)).await);
     }
 }
@@ -245,7 +241,7 @@ async fn what_was_surely_not_sent_is_told_apart() {
     assert_eq!(call(&client).await, done());
     assert_eq!(served.calls(), 1);
     // The worker has closed the idle connection, and its door.
-    served.close.cancel();
+    served.tasks.closing().cancel();
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     assert!(surely_not(call(&client).await));
     drop((stranger, before, client));

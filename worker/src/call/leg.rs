@@ -119,7 +119,7 @@ async fn go_on(shared: &Arc<Shared>, mut leg: Leg) -> Final {
 }
 
 async fn shut_down_while_asking(shared: &Shared, conversation: &Conversation) {
-    shared.tasks.stopping().cancelled().await;
+    shared.tasks.closing().cancelled().await;
     conversation.until(|open| open > 0).await;
 }
 

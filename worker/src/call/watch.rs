@@ -153,7 +153,7 @@ pub(super) async fn listen(
             shared.topics.listen(&shared, key, interim.clone())
         })
         .collect();
-    shared.tasks.stopping().cancelled().await;
+    shared.tasks.closing().cancelled().await;
     drop(listening);
     Final::Failed(Failure::unsent(Reason::NoWorker, "the worker is shutting down"))
 }
