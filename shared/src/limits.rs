@@ -113,6 +113,10 @@ pub const UPSTREAM_IDLE: Duration = Duration::from_secs(600);
 pub const UPSTREAMS_PER_TENANT: usize = 200;
 /// Calls in flight on one upstream, so that a hung one holds no more.
 pub const UPSTREAM_CALLS: usize = 256;
+/// Upstream connections that a worker opens at once, and those of one tenant among them: everybody comes back together after
+/// an outage, and a handshake may take its whole timeout.
+pub const OPENINGS: usize = 256;
+pub const OPENINGS_PER_TENANT: usize = 16;
 /// Pauses after a failed start: the first, and the longest.
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 pub const BACKOFF_LONGEST: Duration = Duration::from_secs(30);

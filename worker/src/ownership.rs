@@ -307,3 +307,6 @@ impl Ownership {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

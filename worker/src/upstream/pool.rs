@@ -4,6 +4,7 @@
 //! neighbours nothing. Opening goes on when the caller who began it has left.
 
 mod exclusive;
+mod openings;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,6 +23,8 @@ use rollcall_shared::tenants::Owned;
 use rollcall_shared::wire::{Failure, Reason};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
+
+use openings::Openings;
 
 use super::Connection;
 use super::http::HttpConnection;
@@ -97,6 +100,7 @@ pub(crate) struct Pool {
     slots: DashMap<Key, Arc<Slot>>,
     /// Servers, by what they were when it was found out, that keep no legacy session beside the modern era.
     modern_alone: DashMap<(TenantId, ServerId), String>,
+    openings: Openings,
     /// The worker ends: no slot is made any more.
     closing: AtomicBool,
 }
@@ -315,6 +319,7 @@ impl Pool {
         loop {
             tokio::time::sleep(SWEEP).await;
             shared.conversations.sweep();
+            self.openings.sweep();
             if self.modern_alone.len() > limits::SERVERS_PER_TENANT {
                 self.modern_alone.clear(); // found out again by whoever needs it
             }
@@ -443,8 +448,9 @@ impl Slot {
         let tasks = shared.tasks.clone();
         tasks.spawn("open upstream", async move {
             let unfinished = Unfinished(slot.clone());
+            let turn = shared.pool.openings.turn(&key.tenant).await;
             let opened = slot.open(&shared, &key).await;
-            drop(unfinished);
+            drop((unfinished, turn));
             sender.send(opened).ok();
         });
         Ready::Opening(opening)
