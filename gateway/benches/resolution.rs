@@ -267,7 +267,7 @@ fn specs(c: &mut Criterion) {
     c.bench_function("get_api_spec of 10 names among 5,000, warm", |b| {
         b.iter(|| {
             let permits = sight.resolve(black_box(&names), &up).map_err(|r| r.message.clone()).expect("permits");
-            cache.document(&permits, &url).len()
+            cache.document(&permits, &sight.view, &[], &url).len()
         });
     });
 }

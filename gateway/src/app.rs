@@ -26,6 +26,7 @@ use crate::live::Live;
 use crate::mcp::listen::Standing;
 use crate::registry::enrol::{EnrolError, enrol};
 use crate::surface::list::Lists;
+use crate::surface::search::found::Indices;
 use crate::surface::spec::SpecCache;
 
 /// What every request of a gateway node reaches.
@@ -39,6 +40,7 @@ pub struct App {
     pub(crate) load: Arc<Load>,
     pub(crate) lists: Lists,
     pub(crate) specs: SpecCache,
+    pub(crate) indices: Indices,
     pub(crate) audit: Audit,
     pub(crate) seals: Seals,
     pub(crate) standing: Standing,
@@ -174,6 +176,7 @@ impl Gateway {
             load: Load::new(config.limits, metrics.clone()),
             lists: Lists::default(),
             specs: SpecCache::new(metrics.clone()),
+            indices: Indices::default(),
             audit: Audit::start(metrics.clone(), &tasks),
             seals: Seals::new(&config.keys.sealing),
             standing: Standing::default(),

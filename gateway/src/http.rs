@@ -221,31 +221,14 @@ impl Endpoint {
 }
 
 /// The tenant that a path begins with, if any, and the rest.
-fn split_tenant(path: &str) -> Option<(Option<TenantId>, &str)> {
+pub(crate) fn split_tenant(path: &str) -> Option<(Option<TenantId>, &str)> {
     let Some(rest) = path.strip_prefix("/t/") else { return Some((None, path)) };
     let (tenant, _) = rest.split_once('/')?;
     Some((Some(TenantId::parse(&decode(tenant)?).ok()?), rest.get(tenant.len()..)?))
 }
 
-fn decode(part: &str) -> Option<String> {
+pub(crate) fn decode(part: &str) -> Option<String> {
     percent_decode_str(part).decode_utf8().ok().map(|text| text.into_owned())
-}
-
-/// `POST /tools/{name}`: a tool by its visible name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ToolAddress {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) name: String,
-}
-
-impl ToolAddress {
-    pub(crate) fn parse(path: &str) -> Option<Self> {
-        let path = path.strip_suffix('/').unwrap_or(path);
-        let (tenant, rest) = split_tenant(path)?;
-        let name = rest.strip_prefix("/tools/").filter(|name| !name.is_empty() && !name.contains('/'))?;
-        let endpoint = Endpoint { path: path.to_owned(), tenant, server: None };
-        Some(Self { endpoint, name: decode(name)? })
-    }
 }
 
 /// The agent listener.
@@ -271,11 +254,12 @@ async fn route(app: &Arc<App>, request: Request<Incoming>) -> Response<Body> {
     if let Some(described) = challenge::described_path(&app.public_url, path) {
         return metadata(app, &request, described);
     }
-    if let Some(address) = ToolAddress::parse(path) {
-        return match *request.method() {
-            Method::POST => bridge::serve(app, &address, request).await,
-            Method::OPTIONS => preflight(app, request.headers()),
-            _ => refused(app, &Refusal::Method("POST")),
+    if let Some(address) = bridge::Address::parse(path) {
+        let takes = address.method();
+        return match request.method() {
+            method if *method == takes => bridge::serve(app, &address, request).await,
+            &Method::OPTIONS => preflight(app, request.headers()),
+            _ => refused(app, &Refusal::Method(if takes == Method::GET { "GET" } else { "POST" })),
         };
     }
     let Some(endpoint) = Endpoint::parse(path) else { return refused(app, &Refusal::NotFound) };
@@ -325,7 +309,7 @@ fn preflight(app: &App, headers: &HeaderMap) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     let allow = "authorization, content-type, accept, mcp-protocol-version, mcp-method, mcp-name, mcp-session-id, \
-                 last-event-id, traceparent";
+                 last-event-id, traceparent, if-none-match";
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("POST, GET, DELETE, OPTIONS"));
     headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allow));
@@ -338,7 +322,7 @@ fn allow_origin(app: &App, origin: Option<&HeaderValue>, headers: &mut HeaderMap
     if let Some(origin) = origin.filter(|o| allowed(o)) {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
         headers.insert(header::VARY, HeaderValue::from_static("Origin"));
-        let expose = "www-authenticate, mcp-session-id, retry-after";
+        let expose = "www-authenticate, mcp-session-id, retry-after, etag";
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(expose));
     }
 }

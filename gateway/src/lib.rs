@@ -24,6 +24,7 @@ mod call;
 mod handle;
 mod http;
 mod mcp;
+mod own_tools;
 
 /// Decodes one request body; for benches, which see only what is public.
 #[doc(hidden)]

@@ -363,6 +363,31 @@ impl Live {
             _ => ("connecting", Some(2)),
         }
     }
+
+    /// Why a server that listed its tools cannot be reached now, as far as its last call tells.
+    pub fn unreachable(&self, tenant: &TenantId, server: &Server) -> Option<&'static str> {
+        let trouble = self.trouble.get(&(tenant.clone(), server.id.clone()))?;
+        let lasts = trouble.since.elapsed() < Duration::from_secs(300);
+        let of_server = match trouble.reason {
+            Reason::Unreachable
+            | Reason::StartFailed
+            | Reason::AuthRequired
+            | Reason::CredentialMissing
+            | Reason::AddressForbidden
+            | Reason::NoWorker => true,
+            // These may be of one call alone.
+            Reason::TimedOut
+            | Reason::BadAnswer
+            | Reason::TooLarge
+            | Reason::ConnectionLost
+            | Reason::Overloaded
+            | Reason::NotConfigured
+            | Reason::Cancelled
+            | Reason::NoSuchCall
+            | Reason::Elsewhere => false,
+        };
+        (lasts && of_server).then(|| trouble.reason.label())
+    }
 }
 
 fn slot_key(principal: &Principal) -> [u8; 32] {
@@ -395,7 +420,7 @@ pub fn effective(docs: &TenantDocs, stored: &StoredSession, now: u64) -> Policy 
     if rules.is_expired(now) { nothing() } else { rules }
 }
 
-fn store_refusal(error: &StoreError) -> Refusal {
+pub(crate) fn store_refusal(error: &StoreError) -> Refusal {
     // Of a store that is away every request would say so; whoever keeps the connection says it once.
     if matches!(error, StoreError::Unavailable(_)) {
         tracing::debug!(%error, "the store refuses");

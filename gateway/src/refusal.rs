@@ -51,6 +51,8 @@ pub enum Refusal {
     NoSuchSession,
     /// No resource of this URI for this caller.
     NoSuchResource(String),
+    /// No prompt of this name for this caller; what it may have instead.
+    NoSuchPrompt(String),
     /// What the caller must declare, as a JSON object of capabilities.
     MissingCapability(String),
     TenantBroken(String),
@@ -83,7 +85,9 @@ impl Refusal {
             Refusal::Unauthenticated { .. } => 401,
             Refusal::MethodNotFound(_) => modern(404),
             Refusal::MissingCapability(_) => modern(400),
-            Refusal::InvalidParams(_) | Refusal::Tools(_) | Refusal::NoSuchResource(_) => 200,
+            Refusal::InvalidParams(_) | Refusal::Tools(_) | Refusal::NoSuchResource(_) | Refusal::NoSuchPrompt(_) => {
+                200
+            }
             Refusal::Overloaded | Refusal::TenantBroken(_) | Refusal::KeysUnavailable | Refusal::StoreUnavailable => {
                 503
             }
@@ -101,9 +105,11 @@ impl Refusal {
             Refusal::HeaderMismatch(_) => Some(code::HEADER_MISMATCH),
             Refusal::Version(_) => Some(code::UNSUPPORTED_VERSION),
             Refusal::MethodNotFound(_) => Some(code::METHOD_NOT_FOUND),
-            Refusal::Meta(_) | Refusal::InvalidParams(_) | Refusal::Tools(_) | Refusal::NoSuchResource(_) => {
-                Some(code::INVALID_PARAMS)
-            }
+            Refusal::Meta(_)
+            | Refusal::InvalidParams(_)
+            | Refusal::Tools(_)
+            | Refusal::NoSuchResource(_)
+            | Refusal::NoSuchPrompt(_) => Some(code::INVALID_PARAMS),
             Refusal::Internal => Some(code::INTERNAL),
             Refusal::Host
             | Refusal::Origin
@@ -160,6 +166,7 @@ impl Refusal {
             Refusal::NoSuchServer => "no_such_server",
             Refusal::NoSuchSession => "no_such_session",
             Refusal::NoSuchResource(_) => "no_such_resource",
+            Refusal::NoSuchPrompt(_) => "no_such_prompt",
             Refusal::MissingCapability(_) => "missing_capability",
             Refusal::TenantBroken(_) => "tenant_broken",
             Refusal::KeysUnavailable => "keys_unavailable",
@@ -185,7 +192,10 @@ impl Refusal {
             Refusal::UnknownTenant => "the token's tenant is not configured".to_owned(),
             Refusal::Overloaded => "too much is in flight; try again shortly".to_owned(),
             Refusal::Parse(what) => format!("not JSON: {what}"),
-            Refusal::InvalidRequest(what) | Refusal::Meta(what) | Refusal::InvalidParams(what) => what.clone(),
+            Refusal::InvalidRequest(what)
+            | Refusal::Meta(what)
+            | Refusal::InvalidParams(what)
+            | Refusal::NoSuchPrompt(what) => what.clone(),
             Refusal::HeaderMismatch(what) => format!("header mismatch: {what}"),
             Refusal::Version(asked) => format!("unsupported protocol version {asked:?}"),
             Refusal::MethodNotFound(method) => format!("method {method:?} is not offered"),

@@ -84,6 +84,29 @@ pub const LIST_PAGE_BYTES: usize = 8 << 20;
 /// Rendered lists and spec fragments kept, by weight.
 pub const RENDERED_BYTES: u64 = 128 << 20;
 pub const SPEC_FRAGMENT_BYTES: u64 = 64 << 20;
+/// What a session is told before its tools: bytes of the base and of each supplement, how many supplements, and how many
+/// sessions' instructions are kept at hand.
+pub const INSTRUCTIONS_BYTES: usize = 64 << 10;
+pub const SUPPLEMENTS: usize = 64;
+pub const INSTRUCTIONS_AT_HAND: u64 = 10_000;
+/// Indices for search that are kept, by weight.
+pub const SEARCH_INDEX_BYTES: u64 = 128 << 20;
+/// A search: characters and words of a query, words that stand for one that is misspelt, tools that are found unless the
+/// query says otherwise and at most, and bytes of the answer (about four to a token).
+pub const SEARCH_QUERY_CHARS: usize = 400;
+pub const SEARCH_QUERY_WORDS: usize = 40;
+pub const SEARCH_NEAR_WORDS: usize = 4;
+pub const SEARCH_FOUND: usize = 8;
+pub const SEARCH_FOUND_MOST: usize = 50;
+pub const SEARCH_ANSWER_BYTES: usize = 6_000;
+/// Of a description: bytes of its opening, and characters that are indexed at all.
+pub const SEARCH_OPENING_BYTES: usize = 200;
+pub const SEARCH_TEXT_CHARS: usize = 2_000;
+/// A signature, and what is said of a tool beside it.
+pub const SIGNATURE_BYTES: usize = 400;
+pub const BRIEF_BYTES: usize = 160;
+/// Views of more tools than this are indexed off the threads that serve.
+pub const INDEXED_AT_ONCE: usize = 200;
 /// JSON depth that schema rewriting walks; deeper schemas are given unchanged.
 pub const SCHEMA_DEPTH: usize = 128;
 

@@ -20,7 +20,7 @@ use crate::config::FileTenant;
 use crate::ids::{BundleName, PlatformName, ServerId, TenantId};
 use crate::limits;
 use crate::model::{
-    Allotment, Bundle, CatalogPointer, Entry, McpSession, PlatformTool, Server, SessionPolicy, Settings,
+    Allotment, Bundle, CatalogPointer, Entry, Instructions, McpSession, PlatformTool, Server, SessionPolicy, Settings,
 };
 use crate::store::{Changes, Documents, Key, Kind, Listed, Position, StoreError, partition};
 use crate::telemetry::Metrics;
@@ -114,6 +114,7 @@ pub struct Tenants {
     sessions: sessions::Remembered<StoredSession>,
     policies: sessions::Shared<SessionPolicy>,
     mcp_sessions: sessions::Remembered<Arc<McpSession>>,
+    instructions: sessions::Remembered<Arc<Instructions>>,
     followed: follow::Followed,
     metrics: Arc<Metrics>,
 }
@@ -136,8 +137,9 @@ impl Tenants {
         let followed = follow::Followed::new(documents.versions());
         let sessions = sessions::Remembered::new(limits::SESSIONS_AT_HAND);
         let mcp_sessions = sessions::Remembered::new(limits::MCP_SESSIONS_AT_HAND);
+        let instructions = sessions::Remembered::new(limits::INSTRUCTIONS_AT_HAND);
         let policies = sessions::Shared::default();
-        Arc::new(Self { documents, file, at_hand, sessions, policies, mcp_sessions, followed, metrics })
+        Arc::new(Self { documents, file, at_hand, sessions, policies, mcp_sessions, instructions, followed, metrics })
     }
 
     pub fn documents(&self) -> &Arc<dyn Documents> {
@@ -242,6 +244,18 @@ impl Tenants {
             Ok((Arc::new(session.map(|session| session.unwrap_or_else(unreadable)).unwrap_or_default()), readable))
         };
         Ok(self.mcp_sessions.get(tenant, id, read).await?.value.clone())
+    }
+
+    /// What a session is told before its tools; from memory where it is known.
+    pub async fn instructions(&self, tenant: &TenantId, id: &str) -> Result<Arc<Instructions>, StoreError> {
+        let read = async {
+            let key = Key::new(tenant, Kind::Instructions, id);
+            let stored = self.documents.get(&key).await?;
+            let read = stored.map(|d| self.read(&key, &d.body));
+            let readable = !matches!(read, Some(None));
+            Ok((Arc::new(read.flatten().unwrap_or_default()), readable))
+        };
+        Ok(self.instructions.get(tenant, id, read).await?.value.clone())
     }
 
     /// Reads changed documents again and puts them in place all at once. The caller holds the tenant's writer lock.

@@ -81,8 +81,9 @@ impl Record {
 
     /// What is no known method is no label of its own.
     pub(super) fn method_label(&self) -> &'static str {
-        const KNOWN: [&str; 22] = [
+        const KNOWN: [&str; 23] = [
             "GET",
+            "POST",
             "DELETE",
             "tools/call",
             "tools/list",

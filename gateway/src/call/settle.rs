@@ -37,6 +37,8 @@ pub(crate) fn refuse_plainly(app: &App, path: &str, record: &mut Record, refusal
         (status, refused.to_json())
     } else if matches!(refusal, Refusal::InvalidParams(_)) {
         (400, plain(refusal))
+    } else if matches!(refusal, Refusal::NoSuchResource(_) | Refusal::NoSuchPrompt(_)) {
+        (404, plain(refusal))
     } else {
         (refusal.status(Era::Modern), plain(refusal))
     };

@@ -110,7 +110,7 @@ pub(super) fn listen(ask: &Ask<'_>, record: &mut Record) -> Result<Response<Body
 }
 
 /// Adds what is to be listened to for a resource; false where there is none for this caller.
-fn add(at: Reach<'_>, servers: &mut BTreeMap<ServerId, AtServer>, name: &str) -> bool {
+fn add(at: Reach<'_, '_>, servers: &mut BTreeMap<ServerId, AtServer>, name: &str) -> bool {
     let Ok((permit, real)) = target::resource(at, name) else { return false };
     let Some(server) = permit.server() else { return false };
     servers.entry(server.id.clone()).or_default().resources.insert(real, name.to_owned());

@@ -3,7 +3,6 @@
 //! Methods that are not offered are answered as the specification says for what is not offered.
 
 mod batch;
-mod describe;
 mod feed;
 mod list;
 pub(crate) mod listen;
@@ -12,7 +11,7 @@ mod open;
 mod request;
 pub(crate) mod resume;
 pub(crate) mod session;
-mod target;
+pub(crate) mod target;
 pub(crate) mod tasks;
 
 use std::borrow::Cow;
@@ -107,8 +106,8 @@ pub(crate) async fn answer(
     let session = session.as_ref();
     let ask = Ask { app, endpoint, principal, sight, message, headers, body, session, id, params };
     match (message.era, method) {
-        (Era::Modern, "server/discover") => open::discover(&ask),
-        (Era::Legacy, "initialize") => open::initialize(&ask),
+        (Era::Modern, "server/discover") => open::discover(&ask).await,
+        (Era::Legacy, "initialize") => open::initialize(&ask).await,
         (Era::Legacy, "ping") => Ok(ask.result("", "")),
         (_, "tools/list") => list::list(&ask, EntryKind::Tool),
         (_, "tools/call") => request::call_tool(&ask, held, record).await,
@@ -162,7 +161,7 @@ impl Ask<'_> {
         Offers::of(&self.sight, self.endpoint)
     }
 
-    fn reach(&self) -> target::Reach<'_> {
+    fn reach(&self) -> target::Reach<'_, '_> {
         let Self { app, endpoint, principal, sight, .. } = self;
         target::Reach { app, tenant: &principal.tenant, endpoint, sight }
     }

@@ -1,4 +1,4 @@
-//! Requests that go upstream: resolve, forward, relay; and the bridge tools that Rollcall answers itself.
+//! Requests that go upstream: resolve, forward, relay; and Rollcall's own tools, of which one stands for another tool.
 
 use bytes::Bytes;
 use http::Response;
@@ -9,7 +9,7 @@ use rollcall_shared::telemetry::label;
 use rollcall_shared::wire::{CallId, Member, Method, Params};
 
 use super::resume::Thread;
-use super::{Ask, describe, members, quoted, target};
+use super::{Ask, members, quoted, target};
 use crate::body::Body;
 use crate::call::Record;
 use crate::call::answer::{Facts, StateInside};
@@ -17,6 +17,7 @@ use crate::call::decode::check_param;
 use crate::call::forward::{Request, forward};
 use crate::call::relay::{Relayed, Reply, relay};
 use crate::handle::{Owner, Purpose};
+use crate::own_tools::{self, By, Own};
 use crate::refusal::Refusal;
 use crate::view::Permit;
 
@@ -26,11 +27,21 @@ pub(super) async fn call_tool(
     held: impl std::any::Any + Send,
     record: &mut Record,
 ) -> Result<Response<Body>, Refusal> {
-    let name = ask.required("name")?;
-    record.name = Some(name.chars().take(limits::NEAREST_NAME_BYTES).collect());
-    let arguments = ask.object("arguments")?;
-    if ask.endpoint.server.is_none() && ask.sight.view.bridge_tools().any(|bridge| bridge == name) {
-        return describe::get_api_spec(ask, arguments.as_deref());
+    let (mut name, mut arguments) = (ask.required("name")?, ask.object("arguments")?);
+    let named = |name: &str| Some(name.chars().take(limits::NEAREST_NAME_BYTES).collect());
+    record.name = named(&name);
+    // What is meant by `tool_call` goes the way of a direct call from here on.
+    let mut direct = true;
+    while ask.endpoint.server.is_none() && ask.sight.view.bridge_tools().any(|own| own == name) {
+        let by = By { app: ask.app, tenant: &ask.principal.tenant, sight: &ask.sight };
+        match own_tools::answer(by, &name, arguments.as_ref()).await? {
+            Own::Text { text, is_error } => return Ok(tool_result(ask, &text, is_error)),
+            Own::Call { name: inner, arguments: of_inner } => {
+                (name, arguments, direct) = (inner, of_inner, false);
+                record.name = named(&name);
+            }
+            Own::Prompt { .. } | Own::Resource { .. } => return Err(Refusal::Internal),
+        }
     }
     let permit = match target::tool(ask.reach(), &name) {
         Ok(permit) => permit,
@@ -48,14 +59,25 @@ pub(super) async fn call_tool(
         }
         Err(refusal) => return Err(refusal),
     };
-    let headers = mirrored(ask, permit, arguments.as_deref())?;
+    let headers = mirrored(ask, permit, arguments.as_deref(), direct)?;
     let real = permit.definition().real.to_string();
     let params = members([(Member::Name, Some(quoted(&real))), (Member::Arguments, arguments)]);
     send(ask, permit, Sent { method: Method::CallTool, real, params, headers }, held, record).await
 }
 
-/// The arguments that a modern caller mirrors into headers, checked against them; for a modern upstream.
-fn mirrored(ask: &Ask<'_>, permit: Permit<'_>, arguments: Option<&[u8]>) -> Result<Vec<(String, String)>, Refusal> {
+fn tool_result(ask: &Ask<'_>, text: &str, is_error: bool) -> Response<Body> {
+    let members = format!(r#""content":[{{"type":"text","text":{}}}],"isError":{is_error}"#, raw::quote(text));
+    ask.result(&members, "")
+}
+
+/// The arguments that a modern caller mirrors into headers, checked against them where it knows the tool; for a modern
+/// upstream.
+fn mirrored(
+    ask: &Ask<'_>,
+    permit: Permit<'_>,
+    arguments: Option<&[u8]>,
+    direct: bool,
+) -> Result<Vec<(String, String)>, Refusal> {
     let declared = &permit.definition().headers;
     if declared.is_empty() {
         return Ok(Vec::new());
@@ -64,7 +86,7 @@ fn mirrored(ask: &Ask<'_>, permit: Permit<'_>, arguments: Option<&[u8]>) -> Resu
     let mut out = Vec::new();
     for header in declared {
         let value = header.value(arguments);
-        if ask.message.era == Era::Modern {
+        if ask.message.era == Era::Modern && direct {
             check_param(ask.headers, header, value.as_ref())?;
         }
         out.extend(value.map(|value| (header.name.clone(), value.text)));

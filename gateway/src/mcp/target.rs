@@ -14,15 +14,15 @@ use crate::view::{Permit, Refused, Sight, Unavailable};
 
 /// Who looks for something, and where.
 #[derive(Clone, Copy)]
-pub(super) struct Reach<'s> {
-    pub(super) app: &'s App,
-    pub(super) tenant: &'s TenantId,
-    pub(super) endpoint: &'s Endpoint,
-    pub(super) sight: &'s Sight,
+pub(crate) struct Reach<'r, 's> {
+    pub(crate) app: &'r App,
+    pub(crate) tenant: &'r TenantId,
+    pub(crate) endpoint: &'r Endpoint,
+    pub(crate) sight: &'s Sight,
 }
 
 /// The permit for a tool.
-pub(super) fn tool<'s>(at: Reach<'s>, name: &str) -> Result<Permit<'s>, Refusal> {
+pub(crate) fn tool<'s>(at: Reach<'_, 's>, name: &str) -> Result<Permit<'s>, Refusal> {
     let availability = |server: &_| at.app.live.availability(at.tenant, server);
     let Some(server) = &at.endpoint.server else {
         return at.sight.resolve_one(name, &availability).map_err(Refusal::Tools);
@@ -58,13 +58,13 @@ fn shown(name: &str) -> String {
 }
 
 /// The segment of a kind of the endpoint's server.
-fn segment(at: Reach<'_>, server: &str, kind: EntryKind) -> Option<u32> {
+fn segment(at: Reach<'_, '_>, server: &str, kind: EntryKind) -> Option<u32> {
     let registry = &at.sight.registry;
     registry.segment_beside(registry.segment_of(server)?, kind)
 }
 
 /// The permit for an entry that is named as it is listed.
-fn listed<'s>(at: Reach<'s>, kind: EntryKind, name: &str) -> Option<Permit<'s>> {
+fn listed<'s>(at: Reach<'_, 's>, kind: EntryKind, name: &str) -> Option<Permit<'s>> {
     match &at.endpoint.server {
         None => at.sight.permit(kind, name),
         Some(server) => at.sight.resolve_real(segment(at, server, kind)?, name),
@@ -72,23 +72,23 @@ fn listed<'s>(at: Reach<'s>, kind: EntryKind, name: &str) -> Option<Permit<'s>> 
 }
 
 /// The permit for a prompt.
-pub(super) fn prompt<'s>(at: Reach<'s>, name: &str) -> Result<Permit<'s>, Refusal> {
+pub(crate) fn prompt<'s>(at: Reach<'_, 's>, name: &str) -> Result<Permit<'s>, Refusal> {
     listed(at, EntryKind::Prompt, name).ok_or_else(|| {
         let server = at.endpoint.server.as_deref().and_then(|server| segment(at, server, EntryKind::Prompt));
         let in_place = at.endpoint.server.is_some();
         let names = recovery::names(at.sight, EntryKind::Prompt, server, in_place);
-        Refusal::InvalidParams(recovery::entry_text("prompt", &shown(name), &names))
+        Refusal::NoSuchPrompt(recovery::entry_text("prompt", &shown(name), &names))
     })
 }
 
 /// The permit for a template, as a completion names it.
-pub(super) fn template<'s>(at: Reach<'s>, name: &str) -> Result<Permit<'s>, Refusal> {
+pub(crate) fn template<'s>(at: Reach<'_, 's>, name: &str) -> Result<Permit<'s>, Refusal> {
     let found = listed(at, EntryKind::Template, name).or_else(|| listed(at, EntryKind::Resource, name));
     found.ok_or_else(|| Refusal::InvalidParams(format!("there is no resource template {}", shown(name))))
 }
 
 /// The permit for a resource, and its real URI: one that is listed, or one that matches a template.
-pub(super) fn resource<'s>(at: Reach<'s>, name: &str) -> Result<(Permit<'s>, String), Refusal> {
+pub(crate) fn resource<'s>(at: Reach<'_, 's>, name: &str) -> Result<(Permit<'s>, String), Refusal> {
     let found = match &at.endpoint.server {
         Some(server) => of_server(at, server, name),
         None => at
@@ -101,7 +101,7 @@ pub(super) fn resource<'s>(at: Reach<'s>, name: &str) -> Result<(Permit<'s>, Str
     found.ok_or_else(|| Refusal::NoSuchResource(name.chars().take(limits::ENTRY_BYTES).collect()))
 }
 
-fn of_server<'s>(at: Reach<'s>, server: &str, name: &str) -> Option<(Permit<'s>, String)> {
+fn of_server<'s>(at: Reach<'_, 's>, server: &str, name: &str) -> Option<(Permit<'s>, String)> {
     if let Some(permit) = listed(at, EntryKind::Resource, name) {
         return Some((permit, name.to_owned()));
     }
@@ -111,7 +111,7 @@ fn of_server<'s>(at: Reach<'s>, server: &str, name: &str) -> Option<(Permit<'s>,
 
 /// The first allowed template that a URI matches, where nothing denies the very URI.
 fn by_template<'s>(
-    at: Reach<'s>,
+    at: Reach<'_, 's>,
     name: &str,
     form: impl Fn(&Definition) -> &str,
     here: impl Fn(Place) -> bool,
@@ -143,7 +143,7 @@ fn has_own_verdict(sight: &Sight, template: Place, real: &str) -> bool {
 }
 
 /// A real URI on `/mcp`, such as a link inside a result: good where one server alone has it.
-fn bare<'s>(at: Reach<'s>, name: &str) -> Option<(Permit<'s>, String)> {
+fn bare<'s>(at: Reach<'_, 's>, name: &str) -> Option<(Permit<'s>, String)> {
     let sight = at.sight;
     let mut found: Option<(Permit<'s>, String)> = None;
     for (tools, ..) in sight.registry.servers() {

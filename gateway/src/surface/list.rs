@@ -7,7 +7,8 @@ use rollcall_shared::digest::Digest;
 use rollcall_shared::limits;
 use rollcall_shared::model::EntryKind;
 
-use super::spec;
+use super::own;
+use crate::registry::Place;
 use crate::view::View;
 
 /// A rendered list: pages of comma-separated definitions, without the brackets.
@@ -50,15 +51,16 @@ impl Lists {
 fn render(view: &View, kind: EntryKind, page_bytes: usize) -> Rendered {
     let mut pages = Pages::new(page_bytes);
     let mut bridge = view.bridge_tools().filter(|_| kind == EntryKind::Tool).peekable();
-    for place in view.all(kind) {
+    let shown = |place: &Place| kind != EntryKind::Tool || view.lists(*place);
+    for place in view.all(kind).filter(shown) {
         let Some(definition) = view.roster.get(place) else { continue };
         while let Some(name) = bridge.next_if(|name| **name < *definition.visible) {
-            pages.add(|out| out.extend_from_slice(spec::bridge_definition(name).as_bytes()));
+            pages.add(|out| out.extend_from_slice(own::definition(view, name).as_bytes()));
         }
         pages.add(|out| definition.write_visible(out));
     }
     for name in bridge {
-        pages.add(|out| out.extend_from_slice(spec::bridge_definition(name).as_bytes()));
+        pages.add(|out| out.extend_from_slice(own::definition(view, name).as_bytes()));
     }
     pages.finish()
 }
@@ -68,7 +70,7 @@ pub fn of_server(view: &View, segment: u32) -> Rendered {
     let mut pages = Pages::new(usize::MAX);
     if let Some(own) = view.roster.segments().get(segment as usize) {
         for local in own.sent_order() {
-            let place = crate::registry::Place { segment, local: *local };
+            let place = Place { segment, local: *local };
             if let Some(definition) = own.get(*local).filter(|_| view.allows(place)) {
                 pages.add(|out| out.extend_from_slice(definition.raw()));
             }

@@ -39,7 +39,7 @@ pub fn nearest(sight: &Sight, name: &str) -> Vec<String> {
 }
 
 /// The edit distance of two texts, unless it exceeds `bound`.
-fn within(a: &str, b: &str, bound: usize) -> Option<usize> {
+pub(super) fn within(a: &str, b: &str, bound: usize) -> Option<usize> {
     if a.len().abs_diff(b.len()) > bound {
         return None;
     }

@@ -15,8 +15,9 @@ use rollcall_shared::telemetry::{Metrics, label};
 use serde_json::json;
 use url::Url;
 
+use super::own;
 use super::schema::relocate;
-use crate::view::Permit;
+use crate::view::{Permit, View};
 
 /// One tool's part of an OpenAPI document.
 #[derive(Debug)]
@@ -84,11 +85,14 @@ impl SpecCache {
         fragment
     }
 
-    /// An OpenAPI 3.1 document (https://spec.openapis.org/oas/v3.1.1) of the permitted tools, in the order given.
-    pub fn document(&self, permits: &[Permit<'_>], public_url: &Url) -> String {
+    /// An OpenAPI 3.1 document (https://spec.openapis.org/oas/v3.1.1) of the permitted tools, in the order given; and of
+    /// our own ones that the view offers.
+    pub fn document(&self, permits: &[Permit<'_>], view: &View, own: &[&str], public_url: &Url) -> String {
         let mut seen = std::collections::BTreeSet::new();
-        let fragments: Vec<Arc<Fragment>> =
-            permits.iter().filter(|p| seen.insert(&p.definition().visible)).map(|p| self.get(*p)).collect();
+        let mut fragments: Vec<Arc<Fragment>> =
+            permits.iter().filter(|p| seen.insert(&*p.definition().visible)).map(|p| self.get(*p)).collect();
+        fragments
+            .extend(own.iter().filter(|name| seen.insert(**name)).map(|name| Arc::new(fragment_of_own(view, name))));
         let size: usize = fragments.iter().map(|f| f.path.len() + f.schemas.len() + 2).sum();
         let mut out = String::with_capacity(size + 1024);
         out.push_str(r#"{"openapi":"3.1.0","info":{"title":"Tools of this session","version":"1"},"servers":[{"url":"#);
@@ -113,22 +117,29 @@ fn join<'a>(out: &mut String, parts: impl Iterator<Item = &'a str>) {
 
 fn render(permit: Permit<'_>, source: Digest) -> Fragment {
     let definition = permit.definition();
-    let name = &*definition.visible;
+    fragment(&definition.visible, source, |key| definition.member(key).map(str::to_owned))
+}
+
+fn fragment_of_own(view: &View, name: &str) -> Fragment {
+    let definition = own::definition(view, name);
+    let members = raw::members(&definition).unwrap_or_default();
+    let member = |key: &str| members.iter().find(|(k, _)| k == key).map(|(_, value)| value.get().to_owned());
+    fragment(name, Digest::of(definition.as_bytes()), member)
+}
+
+fn fragment(name: &str, source: Digest, member: impl Fn(&str) -> Option<String>) -> Fragment {
     let (input, output) = (format!("{name}.input"), format!("{name}.output"));
     let pointer = |schema: &str| format!("#/components/schemas/{schema}");
-    let mut schemas = format!(
-        "{}:{}",
-        raw::quote(&input),
-        relocate(definition.member("inputSchema").unwrap_or(r#"{"type":"object"}"#), &pointer(&input))
-    );
-    let result = match definition.member("outputSchema") {
+    let schema = member("inputSchema").unwrap_or_else(|| r#"{"type":"object"}"#.to_owned());
+    let mut schemas = format!("{}:{}", raw::quote(&input), relocate(&schema, &pointer(&input)));
+    let result = match member("outputSchema") {
         Some(schema) => {
-            schemas.push_str(&format!(",{}:{}", raw::quote(&output), relocate(schema, &pointer(&output))));
+            schemas.push_str(&format!(",{}:{}", raw::quote(&output), relocate(&schema, &pointer(&output))));
             json!({"$ref": pointer(&output)})
         }
         None => json!(true),
     };
-    let text = |key: &str| definition.member(key).and_then(raw::string_of);
+    let text = |key: &str| member(key).and_then(|json| raw::string_of(&json));
     let mut operation = json!({
         "operationId": name,
         "requestBody": {"required": true, "content": {"application/json": {"schema": {"$ref": pointer(&input)}}}},
@@ -158,20 +169,4 @@ fn render(permit: Permit<'_>, source: Digest) -> Fragment {
     }
     let path = format!(r#"{}:{{"post":{operation}}}"#, raw::quote(&format!("/tools/{name}")));
     Fragment { source, path, schemas }
-}
-
-/// How a bridge tool is listed. Only `tool_names` is advertised; older argument forms are understood all the same.
-pub fn bridge_definition(name: &str) -> &'static str {
-    match name {
-        "get_api_spec" => {
-            concat!(
-                r#"{"name":"get_api_spec","description":"Gives the OpenAPI 3.1 description of tools of this session, by "#,
-                r#"their whole names as tools/list shows them. All names must exist, or none is described.","#,
-                r#""inputSchema":{"type":"object","properties":{"tool_names":{"type":"array","items":{"type":"string"},"#,
-                r#""minItems":1,"maxItems":100,"description":"Whole tool names"}},"required":["tool_names"]},"#,
-                r#""annotations":{"readOnlyHint":true,"openWorldHint":false}}"#
-            )
-        }
-        _ => "null",
-    }
 }

@@ -37,7 +37,8 @@ pub fn read(arguments: Option<&str>) -> Result<Asked, String> {
     Ok(asked)
 }
 
-fn read_names(value: &str) -> Option<Vec<String>> {
+/// Names as a list, as one text, or as a list inside a text.
+pub fn read_names(value: &str) -> Option<Vec<String>> {
     if value.starts_with('[') {
         return serde_json::from_str(value).ok();
     }

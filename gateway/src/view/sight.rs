@@ -13,7 +13,11 @@ use rollcall_shared::limits;
 use rollcall_shared::model::{BridgeTools, EntryKind, Policy};
 
 use crate::policy::{Allowed, compile};
+use crate::registry::naming::BRIDGE_TOOLS;
 use crate::registry::{Place, Registry, Roster};
+
+/// Bridge tools for agents that have HTTP alone: MCP has methods for what these give.
+const OVER_HTTP: [&str; 2] = ["get_prompt", "get_resource"];
 
 /// What a view tells of itself: part of its digest, since it changes what is rendered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,16 +38,52 @@ pub struct View {
     allowed: Allowed,
     /// Tools in the view, bridge tools apart.
     pub count: usize,
+    /// Those of them that servers have.
+    pub mcp_count: usize,
     pub disclosure: Disclosure,
+    pinned: Vec<Place>,
     lists: [OnceLock<Digest>; EntryKind::ALL.len()],
 }
 
 impl View {
     fn new(roster: Arc<Roster>, allowed: Allowed, disclosure: Disclosure) -> Self {
         let digest = digest(&roster, &allowed, &disclosure);
-        let sets = allowed.iter().zip(roster.segments()).filter(|(_, segment)| segment.kind == EntryKind::Tool);
-        let count = sets.map(|(set, _)| set.count_ones(..)).sum();
-        Self { digest, roster, allowed, count, disclosure, lists: Default::default() }
+        let sets = || allowed.iter().zip(roster.segments()).filter(|(_, segment)| segment.kind == EntryKind::Tool);
+        let count = sets().map(|(set, _)| set.count_ones(..)).sum();
+        let mcp_count = sets().filter(|(_, s)| s.alias.is_some()).map(|(set, _)| set.count_ones(..)).sum();
+        let pinned = disclosure.pinned.iter().filter_map(|name| roster.find(name)).collect();
+        Self { digest, roster, allowed, count, mcp_count, disclosure, pinned, lists: Default::default() }
+    }
+
+    /// How many entries of a segment are in the view.
+    pub fn count_in(&self, segment: u32) -> usize {
+        self.allowed.get(segment as usize).map_or(0, |set| set.count_ones(..))
+    }
+
+    /// The servers of which the view has tools, by alias, with how many.
+    pub fn servers(&self) -> Vec<(&str, usize)> {
+        let segments = (0u32..).zip(self.roster.segments()).filter(|(_, segment)| segment.kind == EntryKind::Tool);
+        let mut servers: Vec<(&str, usize)> = segments
+            .filter_map(|(number, segment)| Some((segment.alias.as_ref()?.as_str(), self.count_in(number))))
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        servers.sort_unstable();
+        servers
+    }
+
+    /// Whether the list shows the way to the tools instead of the tools. Never where a policy takes that way away.
+    pub fn is_deferred(&self) -> bool {
+        self.is_large() && self.offers("tool_search") && self.offers("tool_call")
+    }
+
+    fn is_large(&self) -> bool {
+        self.mcp_count > self.disclosure.defer_above
+    }
+
+    /// Whether a tool is in the list itself: in a deferred one the platform's own are, and those that are pinned.
+    pub fn lists(&self, place: Place) -> bool {
+        let is_platform = || self.roster.segments().get(place.segment as usize).is_some_and(|s| s.alias.is_none());
+        !self.is_deferred() || is_platform() || self.pinned.contains(&place)
     }
 
     /// A place is only ever made by this view's roster.
@@ -88,19 +128,31 @@ impl View {
         self.lists.get(kind as usize).map_or_else(make, |digest| *digest.get_or_init(make))
     }
 
-    /// The bridge tools that this view offers, in the byte order of their names.
-    ///
-    /// They stand outside allow lists; a view without tools offers none, since they could reach nothing.
+    /// The bridge tools that are listed beside the view's tools, in the byte order of their names.
     pub fn bridge_tools(&self) -> impl Iterator<Item = &'static str> {
-        const SERVED: [&str; 1] = ["get_api_spec"];
-        SERVED.into_iter().filter(|name| {
-            let offered = match &self.disclosure.bridge {
-                BridgeTools::Auto => true,
-                BridgeTools::None => false,
-                BridgeTools::Names(names) => names.iter().any(|n| n == name),
-            };
-            offered && self.count > 0 && !self.disclosure.bridge_denied.contains(*name)
-        })
+        BRIDGE_TOOLS.into_iter().filter(|name| !OVER_HTTP.contains(name) && self.offers(name))
+    }
+
+    /// The bridge tools that may be called over HTTP, where there is no other way to prompts and resources.
+    pub fn bridge_tools_over_http(&self) -> impl Iterator<Item = &'static str> {
+        BRIDGE_TOOLS.into_iter().filter(|name| self.offers(name))
+    }
+
+    /// Whether the view offers a bridge tool. They stand outside allow lists; one that could reach nothing is not offered.
+    fn offers(&self, name: &str) -> bool {
+        let (wanted, reaches) = match name {
+            "get_api_spec" => (true, self.count > 0),
+            "tool_search" | "tool_describe" | "tool_call" => (self.is_large(), self.count > 0),
+            "get_prompt" => (true, self.has(EntryKind::Prompt)),
+            "get_resource" => (true, self.has(EntryKind::Resource) || self.has(EntryKind::Template)),
+            _ => (false, false),
+        };
+        let offered = match &self.disclosure.bridge {
+            BridgeTools::Auto => wanted,
+            BridgeTools::None => false,
+            BridgeTools::Names(names) => names.iter().any(|offered| offered == name),
+        };
+        offered && reaches && !self.disclosure.bridge_denied.contains(name)
     }
 
     /// 16 hex digits that name the view to people, clients and caches.
@@ -151,10 +203,7 @@ impl Views {
         let disclosure = Disclosure {
             hide_denied: settings.hide_denied,
             bridge: policy.bridge_tools.clone(),
-            bridge_denied: denied
-                .filter(|name| crate::registry::naming::BRIDGE_TOOLS.contains(name))
-                .map(str::to_owned)
-                .collect(),
+            bridge_denied: denied.filter(|name| BRIDGE_TOOLS.contains(name)).map(str::to_owned).collect(),
             defer_above: policy.defer_above.or(settings.defer_above).unwrap_or(limits::DEFER_ABOVE),
             pinned: policy.pinned.clone(),
         };

@@ -5,6 +5,7 @@
 
 pub mod catalog;
 pub mod entry;
+pub mod instructions;
 pub mod mcp_session;
 pub mod policy;
 pub mod server;
@@ -13,6 +14,7 @@ pub mod tool;
 
 pub use catalog::{About, Catalog, CatalogPointer, EntryKind};
 pub use entry::{Entry, Glob, Target};
+pub use instructions::Instructions;
 pub use mcp_session::McpSession;
 pub use policy::{Bound, BridgeTools, Denial, Policy, SessionPolicy};
 pub use server::{Isolation, Server, ServerEra, Transport};

@@ -48,10 +48,12 @@ pub enum Kind {
     SessionRevoked,
     /// What a legacy transport session remembers.
     McpSession,
+    /// What a session is told before its tools.
+    Instructions,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Settings,
         Kind::Server,
         Kind::Tool,
@@ -62,11 +64,12 @@ impl Kind {
         Kind::Revoked,
         Kind::SessionRevoked,
         Kind::McpSession,
+        Kind::Instructions,
     ];
 
     /// Documents of sessions are read one by one; a tenant may have a million.
     pub fn is_of_session(self) -> bool {
-        matches!(self, Kind::Policy | Kind::SessionRevoked | Kind::McpSession)
+        matches!(self, Kind::Policy | Kind::SessionRevoked | Kind::McpSession | Kind::Instructions)
     }
 
     pub fn of_label(label: &str) -> Option<Self> {
@@ -85,6 +88,7 @@ impl Kind {
             Kind::Revoked => "revoked",
             Kind::SessionRevoked => "session_revoked",
             Kind::McpSession => "mcp_session",
+            Kind::Instructions => "instructions",
         }
     }
 }
@@ -167,7 +171,8 @@ impl Tombstone {
             | Kind::Bundle
             | Kind::Aliases
             | Kind::Catalog
-            | Kind::McpSession => Some(Write::delete(key, Expect::Any)),
+            | Kind::McpSession
+            | Kind::Instructions => Some(Write::delete(key, Expect::Any)),
         }
     }
 }

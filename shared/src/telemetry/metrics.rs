@@ -21,6 +21,10 @@ pub struct Metrics {
     pub spec_lookups: Counter<u64>,
     /// Uses of the argument `server_name`, by `effect`.
     pub server_name_used: Counter<u64>,
+    /// By `outcome`: found, nothing.
+    pub searches: Counter<u64>,
+    /// Calls through `tool_call` whose arguments came as a text.
+    pub arguments_as_text: Counter<u64>,
     /// By `outcome`: cached, verified, refused.
     pub tokens: Counter<u64>,
     pub audit_dropped: Counter<u64>,
@@ -80,6 +84,8 @@ impl Metrics {
             buffered_bytes: meter.i64_up_down_counter("rollcall.buffered").with_unit("By").build(),
             spec_lookups: meter.u64_counter("rollcall.spec_cache.lookups").build(),
             server_name_used: meter.u64_counter("rollcall.server_name_used").build(),
+            searches: meter.u64_counter("rollcall.searches").build(),
+            arguments_as_text: meter.u64_counter("rollcall.tool_call.arguments_as_text").build(),
             tokens: meter.u64_counter("rollcall.tokens").build(),
             audit_dropped: meter.u64_counter("rollcall.audit.dropped").build(),
             interim_dropped: meter.u64_counter("rollcall.interim.dropped").build(),

@@ -92,7 +92,7 @@ impl Tenants {
                     docs.revoked_entries.remove(&key.id);
                 }
             },
-            Kind::Policy | Kind::SessionRevoked | Kind::McpSession => {}
+            Kind::Policy | Kind::SessionRevoked | Kind::McpSession | Kind::Instructions => {}
         }
     }
 

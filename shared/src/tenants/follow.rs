@@ -337,6 +337,7 @@ impl Tenants {
         for key in keys {
             match key.kind {
                 Kind::McpSession => self.mcp_sessions.forget(&key.tenant, &key.id),
+                Kind::Instructions => self.instructions.forget(&key.tenant, &key.id),
                 Kind::Policy | Kind::SessionRevoked => self.sessions.forget(&key.tenant, &key.id),
                 Kind::Settings
                 | Kind::Server
@@ -360,6 +361,7 @@ impl Tenants {
     /// Whatever is at hand of a partition may be old: let it be loaded anew.
     async fn forget_partition(&self, index: usize) {
         self.mcp_sessions.forget_partition(index);
+        self.instructions.forget_partition(index);
         self.sessions.forget_partition(index);
         let of_partition = |id: &TenantId| partition(id) == index;
         let old: Vec<TenantId> = self.at_hand.iter().map(|(id, _)| id.as_ref().clone()).filter(of_partition).collect();
