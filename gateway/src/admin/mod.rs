@@ -4,6 +4,7 @@
 //! has one owner: a write to one that the configuration file owns is refused. No answer ever shows a secret.
 
 mod ask;
+mod instructions;
 mod objects;
 mod route;
 mod sessions;

@@ -6,7 +6,7 @@ use http::{Method, Response, StatusCode};
 use serde_json::json;
 
 use super::ask::Ask;
-use super::{AdminError, objects, reply, sessions};
+use super::{AdminError, instructions, objects, reply, sessions};
 use crate::app::App;
 use crate::body::Body;
 
@@ -31,6 +31,12 @@ pub(super) async fn route(app: &Arc<App>, ask: Ask) -> Result<Response<Body>, Ad
         }
         ["tenants", t, "sessions", sid, "revoked"] if put || delete => {
             sessions::revoked(app, &ask, &ask.tenant(t)?, sid).await
+        }
+        ["tenants", t, "sessions", sid, "instructions"] if get || put || post || delete => {
+            instructions::instructions(app, &ask, &ask.tenant(t)?, sid).await
+        }
+        ["tenants", t, "sessions", sid, "instructions", "reset"] if post => {
+            instructions::reset(app, &ask, &ask.tenant(t)?, sid).await
         }
         ["tenants", t, "sessions", sid, "view"] if get => sessions::view(app, &ask, &ask.tenant(t)?, sid).await,
         ["tenants", t, "resolve"] if post => sessions::resolve(app, &ask, &ask.tenant(t)?).await,

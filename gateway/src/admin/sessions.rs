@@ -26,7 +26,7 @@ use crate::view::Sight;
 type Answer = Result<Response<Body>, AdminError>;
 
 /// The id of a session's documents. `?issuer=` is needed where several issuers may speak for the tenant.
-fn id_of(app: &App, ask: &Ask, tenant: &TenantId, session: &str) -> Result<String, AdminError> {
+pub(super) fn id_of(app: &App, ask: &Ask, tenant: &TenantId, session: &str) -> Result<String, AdminError> {
     let session = SessionId::parse(session).map_err(|e| AdminError::invalid(e.to_string()))?;
     let names = app.issuers.names(Some(tenant));
     let issuer = match (ask.query("issuer"), names.as_slice()) {
@@ -94,7 +94,7 @@ fn scopes(ask: &Ask) -> BTreeSet<String> {
 }
 
 /// A session's sight as a request would find it now, and where its rules come from.
-async fn sight(
+pub(super) async fn sight(
     app: &Arc<App>,
     ask: &Ask,
     tenant: &TenantId,

@@ -28,4 +28,5 @@ mod program;
 mod sessions;
 mod specs;
 mod stdio;
+mod surfaces;
 mod upstreams;

@@ -160,6 +160,18 @@ async fn direct(peer: &Peer, call: Option<(&str, &Value)>) -> Value {
     run(&node(), &words, &peer.env).await
 }
 
+/// What a script of the pinned Python makes of a text: its output, as JSON.
+pub(crate) async fn python(script: &str, text: &str) -> Value {
+    let folder = tempfile::tempdir().expect("a folder");
+    let input = folder.path().join("input");
+    std::fs::write(&input, text).expect("written");
+    let mut command = tokio::process::Command::new(venv("python"));
+    command.args(["-c", script]).stdin(std::fs::File::open(input).expect("opened")).kill_on_drop(true);
+    let output = command.output().await.expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Client {
     TypeScript,
