@@ -13,6 +13,7 @@ pub mod fault;
 pub mod issuer;
 pub mod node;
 pub mod programs;
+pub mod recall;
 pub mod redis;
 pub mod redis_family;
 pub mod upstream;

@@ -1,4 +1,4 @@
-//! The program `rollcall-loadtest`: the conformance run, the matrix, the capacity run, and parts of a test bed to be started by hand.
+//! The program `rollcall-loadtest`: the conformance run, the matrix, the capacity run, the recall of the search, and parts of a test bed to be started by hand.
 
 mod matrix;
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use rollcall_loadtest::upstream::{Reply, Speaks, Upstream, tool};
-use rollcall_loadtest::{capacity, conformance};
+use rollcall_loadtest::{capacity, conformance, recall};
 use serde_json::json;
 
 /// Upstreams to test and load Rollcall with.
@@ -44,6 +44,8 @@ enum Command {
     Conformance(conformance::Options),
     /// What ten thousand tenants and a hundred thousand sessions cost a gateway. Build it for release.
     Capacity(capacity::Options),
+    /// How well the search finds what people ask for.
+    Recall(recall::Options),
     /// What the suite runs as its client.
     #[command(hide = true)]
     DriveClient(conformance::DriveOptions),
@@ -58,6 +60,10 @@ async fn main() -> ExitCode {
         }
         Command::Conformance(options) => conformance::run(&options).await,
         Command::DriveClient(options) => conformance::drive(&options).await,
+        Command::Recall(options) => {
+            let say = |line: &str| drop(writeln!(std::io::stdout(), "{line}"));
+            exit_code(recall::run(&options, say).await)
+        }
         Command::Matrix(options) => exit_code(matrix::run(options).await),
         Command::Capacity(options) => {
             let say = |line: &str| drop(writeln!(std::io::stdout(), "{line}"));

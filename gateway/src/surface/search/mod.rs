@@ -23,20 +23,20 @@ struct Field {
     thinning: f32,
 }
 
-const ALIAS: Field = Field { weight: 2.0, thinning: 0.0 };
+const ALIAS: Field = Field { weight: 2.5, thinning: 0.0 };
 const NAME: Field = Field { weight: 3.0, thinning: 0.5 };
 const TITLE: Field = Field { weight: 2.0, thinning: 0.5 };
 const OPENING: Field = Field { weight: 1.5, thinning: 0.6 };
-const REST: Field = Field { weight: 0.6, thinning: 0.7 };
-const PARAMETERS: Field = Field { weight: 0.6, thinning: 0.6 };
+const REST: Field = Field { weight: 0.5, thinning: 0.7 };
+const PARAMETERS: Field = Field { weight: 0.4, thinning: 0.6 };
 const FIELDS: [Field; 6] = [ALIAS, NAME, TITLE, OPENING, REST, PARAMETERS];
 
 /// How soon a word that is repeated says nothing more.
 const SATURATION: f32 = 1.2;
 /// What a word counts that stands for the one that was asked for: one that people use instead, one that begins so, one that
 /// is spelt nearly so.
-const INSTEAD: f32 = 0.45;
-const BEGINS: f32 = 0.7;
+const INSTEAD: f32 = 0.6;
+const BEGINS: f32 = 0.6;
 const NEARLY: f32 = 0.6;
 
 /// Tools, by their number in the index, and a word's weight in each.
@@ -248,7 +248,7 @@ const TYPICAL: [f32; FIELDS.len()] = [1.0, 3.0, 3.0, 10.0, 40.0, 6.0];
 
 /// What a word of the index counts for one that the index does not hold.
 fn alike(asked: &str, term: &str) -> Option<f32> {
-    if asked.len() >= 3 && term.starts_with(asked) || term.len() >= 4 && asked.starts_with(term) {
+    if asked.len() >= 4 && term.starts_with(asked) || term.len() >= 4 && asked.starts_with(term) {
         return Some(BEGINS * asked.len().min(term.len()) as f32 / asked.len().max(term.len()) as f32);
     }
     let enough = asked.len() >= 4 && term.len() >= 4 && asked.as_bytes().first() == term.as_bytes().first();
