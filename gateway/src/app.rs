@@ -25,6 +25,7 @@ use crate::identity::Issuers;
 use crate::live::Live;
 use crate::mcp::listen::Standing;
 use crate::registry::enrol::{EnrolError, enrol};
+use crate::surface::changes::Changes;
 use crate::surface::list::Lists;
 use crate::surface::search::found::Indices;
 use crate::surface::spec::SpecCache;
@@ -41,6 +42,7 @@ pub struct App {
     pub(crate) lists: Lists,
     pub(crate) specs: SpecCache,
     pub(crate) indices: Indices,
+    pub(crate) changes: Changes,
     pub(crate) audit: Audit,
     pub(crate) seals: Seals,
     pub(crate) standing: Standing,
@@ -177,6 +179,7 @@ impl Gateway {
             lists: Lists::default(),
             specs: SpecCache::new(metrics.clone()),
             indices: Indices::default(),
+            changes: Changes::default(),
             audit: Audit::start(metrics.clone(), &tasks),
             seals: Seals::new(&config.keys.sealing),
             standing: Standing::default(),

@@ -89,6 +89,8 @@ pub const SPEC_FRAGMENT_BYTES: u64 = 64 << 20;
 pub const INSTRUCTIONS_BYTES: usize = 64 << 10;
 pub const SUPPLEMENTS: usize = 64;
 pub const INSTRUCTIONS_AT_HAND: u64 = 10_000;
+/// Changes between two views that are kept for the next who is told of them.
+pub const CHANGES_AT_HAND: u64 = 1_000;
 /// Indices for search that are kept, by weight.
 pub const SEARCH_INDEX_BYTES: u64 = 128 << 20;
 /// A search: characters and words of a query, words that stand for one that is misspelt, tools that are found unless the

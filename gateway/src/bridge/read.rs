@@ -67,15 +67,26 @@ fn manifest_of(by: By<'_>, sight: &Sight) -> Manifest {
     Manifest::new(sight, &by.app.public_url, &|server: &Server| live.unreachable(tenant, server))
 }
 
-/// `GET /v1/manifest`, as JSON or text.
+/// `GET /v1/manifest`, as JSON or text; `?names=all` adds every whole name, for tools that check what people wrote.
 pub(super) async fn manifest(by: By<'_>, request: &Request<Incoming>) -> Result<Response<Body>, Refusal> {
-    query(request, &[])?;
+    let names = match query(request, &["names"])?.get("names").map(AsRef::as_ref) {
+        None => false,
+        Some("all") => true,
+        Some(_) => return Err(Refusal::InvalidParams("`names` can only be `all`".to_owned())),
+    };
     let sight = by.app.live.sight(by.principal).await?;
     let manifest = manifest_of(by, &sight);
     if prefers(request.headers(), &["text/plain"]) {
         return Ok(tagged(request.headers(), "text/plain; charset=utf-8", manifest.text()));
     }
-    Ok(tagged(request.headers(), "application/json", manifest.json().to_string()))
+    let mut value = manifest.json();
+    if let (true, Some(members)) = (names, value.as_object_mut()) {
+        let definitions = sight.view.tools().filter_map(|place| sight.registry.definition(place));
+        let mut all: Vec<&str> = definitions.map(|definition| &*definition.visible).collect();
+        all.extend(sight.view.bridge_tools_over_http().map(|name| -> &str { name }));
+        members.insert("names".to_owned(), json!(all));
+    }
+    Ok(tagged(request.headers(), "application/json", value.to_string()))
 }
 
 /// `GET /v1/instructions`: the text as it is sent; `?part=base` for a sub-agent.

@@ -2,6 +2,7 @@
 
 mod demo_server;
 mod gateway;
+mod lint;
 mod quickstart;
 #[cfg(feature = "standalone")]
 mod standalone;
@@ -71,6 +72,9 @@ enum Command {
         #[arg(long)]
         issuer: Option<String>,
     },
+    /// Finds tool ids in prompts, tests, docs and code, and names those that do not exist. Exits 0 where all is well, 1 where
+    /// an id does not exist, 2 where too few were found or an exemption does not hold, 64 where it was called wrongly.
+    Lint(lint::Options),
     /// A small MCP server over standard input and output, for trying out.
     DemoServer,
 }
@@ -101,6 +105,7 @@ pub fn main() -> ExitCode {
             let request = token::Request { tenant, session, ttl, scope, issuer };
             token::run(config.as_deref(), &request)
         }
+        Command::Lint(options) => runtime.block_on(lint::run(options)),
         Command::DemoServer => runtime.block_on(demo_server::run()),
     }
 }

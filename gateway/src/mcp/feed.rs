@@ -30,6 +30,7 @@ use crate::call::forward::head;
 use crate::call::relay::SILENCE;
 use crate::http::Endpoint;
 use crate::identity::Principal;
+use crate::surface::changes::META_CHANGES;
 use crate::view::Sight;
 
 /// What is listened to at one server: by the upstream's name, the name that the client knows.
@@ -58,6 +59,8 @@ pub(super) struct Wanted {
 pub(super) struct Notice {
     pub(super) method: &'static str,
     pub(super) params: String,
+    /// The inside of its `_meta`.
+    pub(super) meta: String,
 }
 
 /// A standing word to a worker, and what it tells.
@@ -244,7 +247,7 @@ impl Feed {
             return Next::Changed;
         };
         let nothing_left = nothing(&sight) && !nothing(&self.sight);
-        self.sight = sight;
+        let before = std::mem::replace(&mut self.sight, sight);
         if nothing_left {
             return Next::End;
         }
@@ -252,10 +255,26 @@ impl Feed {
         for kind in &self.lists {
             let now = of_list(&self.sight, *kind);
             if self.digests.insert(*kind, now).is_some_and(|before| before != now) {
-                notices.extend(list_changed(*kind));
+                notices.extend(self.list_changed(&before, *kind));
             }
         }
         if notices.is_empty() { Next::Changed } else { Next::Notices(notices) }
+    }
+
+    /// The list is another one. On `/mcp`, where entries have whole names, it is said which.
+    fn list_changed(&self, before: &Sight, kind: EntryKind) -> Option<Notice> {
+        let method = match kind {
+            EntryKind::Tool => "notifications/tools/list_changed",
+            EntryKind::Prompt => "notifications/prompts/list_changed",
+            EntryKind::Resource => "notifications/resources/list_changed",
+            EntryKind::Template => return None,
+        };
+        let changes = || self.app.changes.between(&before.view, &self.sight.view, kind);
+        let meta = match self.endpoint.server {
+            None => format!(r#""{META_CHANGES}":{}"#, changes()),
+            Some(_) => String::new(),
+        };
+        Some(Notice { method, params: String::new(), meta })
     }
 
     /// An update as the client may read it, where it may read it now.
@@ -274,7 +293,11 @@ impl Feed {
                 let known = format!(r#""taskId":{}"#, raw::quote(&task.handle));
                 let rest = params.iter().filter(|(key, _)| key != "taskId");
                 let rest = rest.map(|(key, value)| format!(",{}:{}", raw::quote(key), value.get()));
-                Some(Notice { method: "notifications/tasks", params: known + &rest.collect::<String>() })
+                Some(Notice {
+                    method: "notifications/tasks",
+                    params: known + &rest.collect::<String>(),
+                    meta: String::new(),
+                })
             }
             _ => None,
         }
@@ -283,7 +306,8 @@ impl Feed {
     fn updated(&self, uri: &str) -> Option<Notice> {
         let at = Reach { app: &self.app, tenant: &self.principal.tenant, endpoint: &self.endpoint, sight: &self.sight };
         target::resource(at, uri).ok()?;
-        Some(Notice { method: "notifications/resources/updated", params: format!(r#""uri":{}"#, raw::quote(uri)) })
+        let params = format!(r#""uri":{}"#, raw::quote(uri));
+        Some(Notice { method: "notifications/resources/updated", params, meta: String::new() })
     }
 }
 
@@ -301,14 +325,4 @@ fn of_list(sight: &Sight, kind: EntryKind) -> Digest {
         }
         EntryKind::Tool | EntryKind::Prompt | EntryKind::Template => own,
     }
-}
-
-fn list_changed(kind: EntryKind) -> Option<Notice> {
-    let method = match kind {
-        EntryKind::Tool => "notifications/tools/list_changed",
-        EntryKind::Prompt => "notifications/prompts/list_changed",
-        EntryKind::Resource => "notifications/resources/list_changed",
-        EntryKind::Template => return None,
-    };
-    Some(Notice { method, params: String::new() })
 }

@@ -101,6 +101,7 @@ pub(super) fn listen(ask: &Ask<'_>, record: &mut Record) -> Result<Response<Body
     let acknowledged = Notice {
         method: "notifications/subscriptions/acknowledged",
         params: format!(r#""notifications":{{{}}}"#, honoured.join(",")),
+        meta: String::new(),
     };
     let feed = Feed::new(ask.app, ask.endpoint, ask.principal, ask.sight.clone(), wanted);
     let voice = Voice::Modern { id: ask.id.to_owned() };
@@ -205,10 +206,12 @@ enum Voice {
 
 impl Voice {
     fn event(&self, notice: &Notice) -> Bytes {
-        let meta = match self {
-            Voice::Modern { id } => format!(r#""_meta":{{"{META_SUBSCRIPTION}":{id}}}"#),
+        let own = match self {
+            Voice::Modern { id } => format!(r#""{META_SUBSCRIPTION}":{id}"#),
             Voice::Legacy(_) => String::new(),
         };
+        let meta: Vec<&str> = [own.as_str(), &notice.meta].into_iter().filter(|part| !part.is_empty()).collect();
+        let meta = if meta.is_empty() { String::new() } else { format!(r#""_meta":{{{}}}"#, meta.join(",")) };
         let comma = if meta.is_empty() || notice.params.is_empty() { "" } else { "," };
         let inner = format!("{}{comma}{meta}", notice.params);
         let params = if inner.is_empty() { String::new() } else { format!(r#","params":{{{inner}}}"#) };

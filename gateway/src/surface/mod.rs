@@ -1,6 +1,8 @@
 //! What agents read: every text is a function of the view at the moment it is sent.
 
+pub mod changes;
 pub mod instructions;
+pub mod lint;
 pub mod list;
 pub mod manifest;
 pub mod own;

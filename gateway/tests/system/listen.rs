@@ -60,10 +60,13 @@ async fn a_change_is_told_once_it_can_be_seen_and_only_to_whom_it_concerns() {
         upstream.set_tools(vec![tool("t"), tool("u")]);
         let told = wide.next().await.expect("a notification");
         assert_eq!(told["method"], "notifications/tools/list_changed");
-        assert_eq!(told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], "listen-1");
+        let changes = json!({"added": ["s__u"], "removed": [], "changed": []});
+        let meta = json!({"io.modelcontextprotocol/subscriptionId": "listen-1", "io.rollcall/changes": changes});
+        assert_eq!(told["params"]["_meta"], meta);
         assert_eq!(agent.names().await, ["get_api_spec", "s__t", "s__u"], "it can be seen when it is told");
         let told = legacy.next().await.expect("a notification");
-        assert_eq!(told, json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}));
+        let params = json!({"_meta": {"io.rollcall/changes": changes}});
+        assert_eq!(told, json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": params}));
         assert_eq!(other.within(SOON).await, None, "its list is the same as before");
 
         // The server says that something changed, and nothing did.
