@@ -288,6 +288,71 @@ async fn lists_and_calls_of_real_servers_equal_those_made_direct() {
     system.stop().await;
 }
 
+/// A generated document of real tools satisfies a public validator, and is enough to call them by with curl, which fails
+/// where a call does.
+#[tokio::test]
+async fn a_document_of_real_tools_is_valid_and_enough_to_call_them_by() {
+    install();
+    let ground = Ground::new();
+    let peers: Vec<Peer> = peers(&ground).into_iter().filter(|peer| peer.id != "time").collect();
+    let servers: Vec<String> = peers.iter().map(server_yaml).collect();
+    let tenants = format!(
+        "{{acme: {{servers: [{}, {{id: down, url: \"http://127.0.0.1:1\"}}], default_policy: {{deny: [\"git__git_reset\"]}}}}}}",
+        servers.join(", ")
+    );
+    let system = setup(&tenants).start().await;
+    let agent = system.agent("acme", "s");
+    // Of each tool the first call, which succeeds.
+    let mut arguments = serde_json::Map::new();
+    for peer in &peers {
+        for (name, given) in &peer.calls {
+            arguments.entry(visible(peer.id, name)).or_insert_with(|| given.clone());
+        }
+    }
+    assert!(arguments.len() >= 10, "{arguments:?}");
+    until("all of them are listed", async || {
+        let names = agent.names().await;
+        arguments.keys().all(|name| names.contains(name))
+    })
+    .await;
+    let names: Vec<&String> = arguments.keys().collect();
+    let headers = [("content-type", "application/json")];
+    let body = json!({"tool_names": names}).to_string();
+    let answer = agent.client.send(http::Method::POST, "/v1/specs", &headers, body).await.expect("an answer");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let failures = json!([
+        ["/tools/nothing__here", {}],
+        ["/tools/git__git_reset", {"repo_path": ground.path("repo")}],
+        ["/tools/down__anything", {}],
+        ["/tools/filesystem__read_text_file", {"path": "/etc/passwd"}],
+        ["/tools/filesystem__read_text_file", []],
+        ["/v1/specs", {"tool_names": ["nothing__here"]}],
+    ]);
+    let asked = json!({
+        "document": answer.json(), "token": system.token("acme", "s"), "arguments": arguments, "failures": failures,
+    });
+    let script = std::fs::read_to_string(peers_folder().join("openapi_calls.py")).expect("the script");
+    let done = python(&script, &asked.to_string()).await;
+    for peer in &peers {
+        for (name, given) in peer.calls.iter().filter(|(name, given)| arguments[&visible(peer.id, name)] == *given) {
+            let expected = plain(direct(peer, Some((name, given))).await);
+            let got = &done["calls"][visible(peer.id, name)];
+            assert_eq!((&got["success"], plain(got["result"].clone())), (&json!(true), expected), "{name}");
+        }
+    }
+    let errors: Vec<(i64, &Value, &Value)> = done["failures"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|failed| (failed[0].as_i64().expect("a code"), &failed[1]["success"], &failed[1]["error"]))
+        .collect();
+    let no = json!(false);
+    let (refused, tool, malformed) = (json!("tools_unavailable"), json!("tool_error"), json!("invalid_params"));
+    let expected = [&refused, &refused, &refused, &tool, &malformed, &refused].map(|error| (22, &no, error));
+    assert_eq!(errors, expected);
+    system.stop().await;
+}
+
 /// server-everything over Streamable HTTP, on a port that is free.
 async fn everything_over_http(port: u16) -> Child {
     let mut command = Command::new(node());
