@@ -20,6 +20,7 @@ use rollcall_gateway::identity::Issuers;
 use rollcall_gateway::policy::compile;
 use rollcall_gateway::registry::{Listed, Listing, Registry, Segments};
 use rollcall_gateway::surface::list::Lists;
+use rollcall_gateway::surface::search::Index;
 use rollcall_gateway::surface::spec::SpecCache;
 use rollcall_gateway::view::{Sight, Views};
 use rollcall_loadtest::client::modern_params;
@@ -237,7 +238,7 @@ fn list(c: &mut Criterion) {
     let mut group = c.benchmark_group("gather tools/list");
     for tools in [100, 1_000, 5_000] {
         let bed = Bed::new(tools);
-        let sight = bed.sight("{}");
+        let sight = bed.sight(r#"{"defer_above": 1000000}"#);
         let kept = Lists::default();
         let bytes: usize = kept.of(&sight.view, EntryKind::Tool).pages.iter().map(bytes::Bytes::len).sum();
         group.throughput(Throughput::Bytes(bytes as u64));
@@ -253,6 +254,15 @@ fn list(c: &mut Criterion) {
         });
     }
     group.finish();
+}
+
+fn search(c: &mut Criterion) {
+    let bed = Bed::new(10_000);
+    let sight = bed.sight("{}");
+    let index = Index::new(&sight.view);
+    let query = "please do the thing number 42 at server 7";
+    c.bench_function("search of a sentence among 10,000 tools", |b| b.iter(|| index.search(black_box(query), 5).len()));
+    c.bench_function("index of 10,000 tools", |b| b.iter(|| Index::new(black_box(&sight.view)).weight()));
 }
 
 fn specs(c: &mut Criterion) {
@@ -295,5 +305,5 @@ fn relay(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, relay, resolve, compile_policies, build, decode, verify, list, specs);
+criterion_group!(benches, relay, resolve, compile_policies, build, decode, verify, list, search, specs);
 criterion_main!(benches);
