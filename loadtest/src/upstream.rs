@@ -72,6 +72,8 @@ pub enum Reply {
 #[derive(Debug, Clone)]
 pub struct Seen {
     pub method: Method,
+    /// With its query.
+    pub path: String,
     pub headers: HeaderMap,
     pub body: String,
 }

@@ -15,6 +15,7 @@ pub mod mcp;
 pub mod model;
 pub mod ops;
 pub mod placement;
+pub mod schema;
 pub mod secret;
 pub mod store;
 pub mod task;

@@ -89,6 +89,12 @@ pub const SPEC_FRAGMENT_BYTES: u64 = 64 << 20;
 pub const INSTRUCTIONS_BYTES: usize = 64 << 10;
 pub const SUPPLEMENTS: usize = 64;
 pub const INSTRUCTIONS_AT_HAND: u64 = 10_000;
+/// What a platform tool tells at a status.
+pub const DESCRIPTION_CHARS: usize = 2_000;
+/// Problems of a call's arguments that are told.
+pub const ARGUMENT_PROBLEMS: usize = 10;
+/// Compiled schemas of platform tools that a worker keeps.
+pub const SCHEMAS_AT_HAND: u64 = 10_000;
 /// Changes between two views that are kept for the next who is told of them.
 pub const CHANGES_AT_HAND: u64 = 1_000;
 /// Indices for search that are kept, by weight.

@@ -13,7 +13,7 @@ mod declared;
 mod deliver;
 mod finish;
 mod leg;
-mod platform;
+pub(crate) mod platform;
 mod rounds;
 mod watch;
 

@@ -14,6 +14,7 @@ use rollcall_shared::tenants::Tenants;
 use rollcall_shared::wire::{Envelope, Final, Incarnate, Interim, Route, WorkerLink};
 use tokio_util::sync::CancellationToken;
 
+use crate::call::platform::Schemas;
 use crate::call::{self, Conversations, Topics};
 use crate::catalog::Catalogs;
 use crate::ownership::Ownership;
@@ -48,6 +49,7 @@ pub(crate) struct Shared {
     pub(crate) catalogs: Catalogs,
     pub(crate) conversations: Conversations,
     pub(crate) topics: Topics,
+    pub(crate) schemas: Schemas,
     pub(crate) ownership: Ownership,
     /// Cancelled once the lease was given back.
     left: CancellationToken,
@@ -66,6 +68,7 @@ impl Worker {
             catalogs: Catalogs::default(),
             conversations: Conversations::default(),
             topics: Topics::default(),
+            schemas: Schemas::default(),
             left: CancellationToken::new(),
             ownership: match settings.among {
                 Some((membership, member)) => Ownership::among(membership, member),

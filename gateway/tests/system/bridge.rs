@@ -78,3 +78,82 @@ async fn what_a_spec_describes_can_be_called_as_it_describes_it() {
     assert_eq!(answer["result"]["content"][0]["text"], r#"t {"a":1}"#);
     system.stop().await;
 }
+
+/// A platform tool with arguments in every place, checked before anything is sent, its answers mapped.
+#[tokio::test]
+async fn a_platform_tool_puts_its_arguments_where_the_platform_wants_them() {
+    over_both(async |link| {
+        let platform = Upstream::start(Speaks::Modern, &[]).await.expect("an upstream");
+        platform.breaks(Some(Reply::Raw(200, "application/json", r#"{"data":{"name":"Ann","id":9007199254740993}}"#.into())));
+        let base = platform.url().trim_end_matches("/mcp").to_owned();
+        let schema = "{type: object, required: [id], additionalProperties: false, properties: {id: {type: string, pattern: '^[a-z0-9/.]+$'}, \
+                      verbose: {type: boolean}, trace: {type: string}, note: {type: string}}}";
+        let tools = format!(
+            "[{{name: get_user, description: d, input_schema: {schema}, http: {{method: GET, url: '{base}/users/{{id}}', \
+             query: {{v: verbose}}, header_arguments: {{X-Trace: trace}}, headers: {{X-Key: canary}}, result: /data, \
+             errors: {{404: There is no such user.}}}}}}, \
+             {{name: set_user, description: d, input_schema: {schema}, http: {{method: PUT, url: '{base}/users/{{id}}', query: [verbose]}}}}]"
+        );
+        let system = setup(&format!("{{acme: {{tools: {tools}, default_policy: {{}}}}}}")).link(link).start().await;
+        let agent = system.agent("acme", "s");
+        let got = agent.call("get_user", json!({"id": "a/b", "verbose": true, "trace": "t", "note": "x y"})).await;
+        assert_eq!(got["result"]["content"][0]["text"], r#"{"name":"Ann","id":9007199254740993}"#, "{got}");
+        agent.call("set_user", json!({"id": "a", "note": "n"})).await;
+        let seen = platform.seen();
+        assert_eq!((&seen[0].method, seen[0].path.as_str()), (&Method::GET, "/users/a%2Fb?v=true&note=x%20y"));
+        assert_eq!((seen[0].headers["x-trace"].to_str().ok(), seen[0].headers["x-key"].to_str().ok()), (Some("t"), Some("canary")));
+        assert_eq!((&seen[1].method, seen[1].path.as_str(), seen[1].body.as_str()), (&Method::PUT, "/users/a", r#"{"note":"n"}"#));
+        // What does not fit is told to the model, and nothing is sent.
+        for (arguments, problem) in [
+            (json!({}), "\"id\" is a required property"),
+            (json!({"id": "A"}), "/id: "),
+            (json!({"id": "a", "verbose": "yes"}), "/verbose: "),
+            (json!({"id": "a", "more": 1}), "more"),
+            (json!({"id": ".."}), "must not be `.` or `..`"),
+            (json!({"id": "a", "trace": "a\r\nb: c"}), "goes into a header"),
+        ] {
+            let answer = agent.call("get_user", arguments.clone()).await;
+            assert!(answer["result"]["isError"] == true && text_of(&answer).contains(problem), "{arguments}: {answer}");
+        }
+        assert_eq!(platform.seen().len(), 2);
+        platform.breaks(Some(Reply::Raw(404, "text/html", "<html>".into())));
+        let answer = agent.call("get_user", json!({"id": "a"})).await;
+        assert_eq!((text_of(&answer).as_str(), &answer["result"]["isError"]), ("There is no such user.", &json!(true)));
+        system.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_platform_tool_that_contradicts_itself_is_refused_with_every_problem() {
+    let system = setup("{acme: {default_policy: {}}}").start().await;
+    let schema = json!({"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]});
+    for (schema, http, problem) in [
+        (schema.clone(), json!({"url": "https://h/{nothing}"}), "`{nothing}` is no property of input_schema"),
+        (json!({"type": "object", "properties": {"id": {}}}), json!({"url": "https://h/{id}"}), "must require it"),
+        (schema.clone(), json!({"url": "https://{id}/x"}), "only the path may hold arguments"),
+        (schema.clone(), json!({"url": "https://h/x?y={id}"}), "only the path may hold arguments"),
+        (schema.clone(), json!({"url": "https://h/{id"}), "`{`"),
+        (schema.clone(), json!({"url": "ftp://h/"}), "http or https"),
+        (schema.clone(), json!({"url": "https://h/", "method": "TRACE"}), "expected one of GET"),
+        (schema.clone(), json!({"url": "https://h/", "header_arguments": {"Host": "id"}}), "computed by Rollcall"),
+        (schema.clone(), json!({"url": "https://h/", "errors": {"200": "x"}}), "400 to 599"),
+        (schema.clone(), json!({"url": "https://h/", "body": "all"}), "expected rest, none"),
+        (schema, json!({"url": "https://h/", "result": "data"}), "JSON Pointer"),
+        (
+            json!({"type": "object", "properties": {"x": {"pattern": "(?=a)"}}}),
+            json!({"url": "https://h/"}),
+            "no valid JSON Schema",
+        ),
+        (
+            json!({"type": "object", "properties": {"x": {"$ref": "https://example.com/x"}}}),
+            json!({"url": "https://h/"}),
+            "no valid JSON Schema",
+        ),
+    ] {
+        let tool = json!({"description": "d", "input_schema": schema, "http": http});
+        let answer = system.admin(Method::PUT, "tenants/acme/tools/t", tool).await;
+        assert!(answer.status == 422 && answer.text().contains(problem), "{http}: {}", answer.text());
+    }
+    system.stop().await;
+}

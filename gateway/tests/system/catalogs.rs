@@ -52,7 +52,10 @@ async fn serve_all(catalogs: &Catalogs) {
         servers.push(format!("{{id: {name}, url: \"{}\"}}", upstream.url()));
         upstreams.push(upstream);
     }
-    let system = setup(&format!("{{acme: {{servers: [{}], default_policy: {{}}}}}}", servers.join(", "))).start().await;
+    let system =
+        setup(&format!("{{acme: {{servers: [{}], defer_above: 100000, default_policy: {{}}}}}}", servers.join(", ")))
+            .start()
+            .await;
     let agent = system.agent("acme", "s");
     let total: usize = catalogs.values().map(Vec::len).sum();
     crate::harness::until("all are listed", async || list_all(&agent).await.len() == total + 1).await;

@@ -66,7 +66,9 @@ pub(super) async fn serve(
     let body = String::from_utf8_lossy(&body).into_owned();
     let (speaks, broken) = {
         let mut state = lock(&state);
-        state.seen.push(Seen { method: head.method.clone(), headers: head.headers.clone(), body: body.clone() });
+        let path = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
+        let (method, headers) = (head.method.clone(), head.headers.clone());
+        state.seen.push(Seen { method, path, headers, body: body.clone() });
         (state.speaks, state.broken.clone())
     };
     let message: Value = serde_json::from_str(&body).unwrap_or_default();

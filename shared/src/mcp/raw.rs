@@ -75,6 +75,19 @@ impl<'de> serde::Deserialize<'de> for Key<'de> {
     }
 }
 
+/// The value that a JSON Pointer (RFC 6901) leads to, as the bytes that came.
+pub fn pointer<'t>(text: &'t str, pointer: &str) -> Option<&'t str> {
+    let mut here = text;
+    for token in pointer.split('/').skip(1) {
+        let token = token.replace("~1", "/").replace("~0", "~");
+        here = match here.trim_start().starts_with('[') {
+            true => elements(here).ok()?.get(token.parse::<usize>().ok()?)?.get(),
+            false => members(here).ok()?.into_iter().find(|(key, _)| *key == token)?.1.get(),
+        };
+    }
+    Some(here)
+}
+
 /// Where `part`, a slice of `whole`, lies in it; nothing if it is no slice of it.
 pub fn range_in(whole: &str, part: &str) -> Option<Range<usize>> {
     let start = (part.as_ptr() as usize).checked_sub(whole.as_ptr() as usize)?;

@@ -5,6 +5,7 @@
 
 pub mod catalog;
 pub mod entry;
+pub mod http_call;
 pub mod instructions;
 pub mod mcp_session;
 pub mod policy;
@@ -14,9 +15,10 @@ pub mod tool;
 
 pub use catalog::{About, Catalog, CatalogPointer, EntryKind};
 pub use entry::{Entry, Glob, Target};
+pub use http_call::HttpCall;
 pub use instructions::Instructions;
 pub use mcp_session::McpSession;
 pub use policy::{Bound, BridgeTools, Denial, Policy, SessionPolicy};
 pub use server::{Isolation, Server, ServerEra, Transport};
 pub use tenant::{Allotment, Bundle, Settings};
-pub use tool::{HttpCall, PlatformTool};
+pub use tool::PlatformTool;

@@ -1,29 +1,16 @@
 //! Platform tools: tools that the platform itself offers, each backed by one HTTP call.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use url::Url;
 
-use super::server::{parse_url, read_headers, read_scopes};
+use super::http_call::HttpCall;
+use super::server::read_scopes;
 use crate::document::{Kind, Node, Problems};
 use crate::ids::{GroupName, PlatformName};
 use crate::limits;
 use crate::mcp::raw;
-use crate::secret::Secret;
-
-/// The HTTP call behind a platform tool: the arguments are its JSON body.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HttpCall {
-    /// `POST`, `PUT` or `PATCH`.
-    pub method: String,
-    pub url: Url,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub headers: BTreeMap<String, Secret>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout_ms: Option<u64>,
-}
+use crate::schema::Schema;
 
 /// One platform tool. Its name is its visible name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,11 +53,24 @@ impl PlatformTool {
             if !is_object {
                 problems.add(&n.place, &p, "expected a JSON Schema with `type: object`");
             }
-            is_object.then(|| n.to_json())
+            let schema = is_object.then(|| n.to_json())?;
+            match Schema::compile(&schema) {
+                Ok(_) => Some(schema),
+                Err(error) => {
+                    problems.add(&n.place, &p, format!("no valid JSON Schema: {error}"));
+                    None
+                }
+            }
         });
         let read_only = fields.optional("read_only").and_then(|(n, p)| n.boolean(&p, problems)).unwrap_or(false);
         let requires = read_scopes(&mut fields, problems);
-        let http = fields.required("http").and_then(|(n, p)| HttpCall::read(n, &p, problems));
+        let http = fields.required("http").and_then(|(n, p)| {
+            let call = HttpCall::read(n, &p, problems)?;
+            for problem in call.unplaced(input_schema.as_deref().unwrap_or("{}")) {
+                problems.add(&n.place, &p, problem);
+            }
+            Some(call)
+        });
         fields.finish();
         Some(Self {
             name: written?,
@@ -110,25 +110,5 @@ impl PlatformTool {
             map.values_mut().for_each(|v| *v = "[secret]".into());
         }
         value
-    }
-}
-
-impl HttpCall {
-    fn read(node: &Node, path: &str, problems: &Problems) -> Option<Self> {
-        let mut fields = node.fields(path, problems)?;
-        let method = fields
-            .optional("method")
-            .map_or(Some("POST"), |(n, p)| {
-                n.choice(&p, problems, &[("POST", "POST"), ("PUT", "PUT"), ("PATCH", "PATCH")])
-            })
-            .map(str::to_owned);
-        let url = fields.required("url").and_then(|(n, p)| n.parsed(&p, problems, parse_url));
-        let headers = fields.optional("headers").map(|(n, p)| read_headers(n, &p, problems)).unwrap_or_default();
-        let timeout_ms = fields
-            .optional("timeout")
-            .and_then(|(n, p)| n.duration(&p, problems))
-            .map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
-        fields.finish();
-        Some(Self { method: method?, url: url?, headers, timeout_ms })
     }
 }
