@@ -190,9 +190,9 @@ impl Gateway {
         tenants.follow(&tasks);
         in_sync(&tenants).await;
         sweep_store(&tenants, &tasks);
-        tasks.spawn("agents", http::serve(sockets.agents, http::agents(app.clone()), tasks.clone()));
+        tasks.spawn_visit("agents", http::serve(sockets.agents, http::agents(app.clone()), tasks.clone()));
         if let Some(listener) = sockets.admin {
-            tasks.spawn("admin", http::serve(listener, admin::handler(app.clone()), tasks.clone()));
+            tasks.spawn_visit("admin", http::serve(listener, admin::handler(app.clone()), tasks.clone()));
         }
         let ops = sockets.ops.map(|(_, ops)| ops);
         if let Some(ops) = &ops {

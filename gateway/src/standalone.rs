@@ -136,7 +136,7 @@ async fn over_socket(
         versions: VERSIONS,
         tasks: tasks.clone(),
     };
-    tasks.spawn("worker", server.serve(listener));
+    tasks.spawn_visit("worker", server.serve(listener));
     let dialer = Dialer { keys, tls: None, versions: VERSIONS, tasks: tasks.clone() };
     Arc::new(Workers::new(membership, dialer, metrics.clone()))
 }

@@ -59,7 +59,7 @@ impl Tasks {
         self.tracker.spawn(guarded(name, self.panics.clone(), work));
     }
 
-    /// Serves somebody's connection: everything else goes on until it has ended.
+    /// Serves somebody's connection, or lets connections in: everything else goes on until it has ended.
     pub fn spawn_visit<F>(&self, name: &'static str, work: F)
     where
         F: Future<Output = ()> + Send + 'static,

@@ -88,7 +88,7 @@ impl Node {
         })
         .map_err(io("no root certificates on this machine"))?;
         let server = LinkServer { link: Arc::new(worker.clone()), keys, tls, versions: VERSIONS, tasks: tasks.clone() };
-        tasks.spawn("gateways", server.serve(listener));
+        tasks.spawn_visit("gateways", server.serve(listener));
         if let Some(health) = &health {
             let ready = worker.clone();
             health.ready_when(move || {

@@ -295,3 +295,57 @@ async fn a_failing_list_of_prompts_costs_no_tool() {
     assert_eq!(all(&resources, "resources", "uri").len(), 2);
     system.stop().await;
 }
+
+/// Agents that have HTTP alone reach prompts and resources through tools of our own, which exist where there are any.
+#[tokio::test]
+async fn code_reaches_prompts_and_resources_where_there_are_any_and_reads_of_them_nowhere_else() {
+    over_both(async |link| {
+        let upstream = library(Speaks::Modern).await;
+        let system = setup(&tenants(&upstream, "{}")).link(link).start().await;
+        let agent = system.agent("acme", "s");
+        let post = async |tool: &str, arguments: Value| {
+            let headers = [("content-type", "application/json")];
+            let path = format!("/tools/{tool}");
+            agent.client.send(Method::POST, &path, &headers, arguments.to_string()).await.expect("an answer")
+        };
+        let told = async || {
+            let headers = [("accept", "text/plain")];
+            let manifest =
+                agent.client.send(Method::GET, "/v1/manifest", &headers, "").await.expect("an answer").text();
+            let listed = agent.names().await.join(" ");
+            let opened = modern(&agent, "/mcp", "server/discover", json!({})).await.to_string();
+            format!("{manifest}\n{listed}\n{opened}")
+        };
+        let prompts = modern(&agent, "/mcp", "prompts/list", json!({})).await;
+        let [prompt] = all(&prompts, "prompts", "name")[..] else { panic!("{prompts}") };
+        let answer = post("get_prompt", json!({"name": prompt, "arguments": {"a": "b"}})).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.json()["result"]["messages"][0]["content"]["text"], r#"re.view {"a":"b"}"#);
+        let resources = modern(&agent, "/mcp", "resources/list", json!({})).await;
+        let uri = all(&resources, "resources", "uri")[0].to_owned();
+        let answer = post("get_resource", json!({"uri": uri})).await;
+        assert!(answer.status == 200 && answer.text().contains(r#""n":9007199254740993"#), "{}", answer.text());
+        let text = told().await;
+        assert!(
+            text.contains("POST") && text.contains("/tools/get_prompt") && text.contains("/tools/get_resource"),
+            "{text}"
+        );
+        for (tool, arguments) in
+            [("get_prompt", json!({"name": "nothing"})), ("get_resource", json!({"uri": "rollcall://lib/nothing"}))]
+        {
+            let answer = post(tool, arguments).await;
+            assert!(answer.status == 404 && answer.json()["success"] == false, "{tool}: {}", answer.text());
+        }
+        assert_eq!(post("get_prompt", json!({})).await.status, 422);
+        // Where a policy leaves none, neither tool is there, and no text speaks of it.
+        let policy = json!({"deny": ["prompt:*", "resource:*"]});
+        system.put("tenants/acme/sessions/s/policy", policy).await;
+        for (tool, arguments) in [("get_prompt", json!({"name": prompt})), ("get_resource", json!({"uri": uri}))] {
+            let answer = post(tool, arguments).await;
+            assert_eq!((answer.status.as_u16(), &answer.json()["unknown"]), (404, &json!([tool])), "{}", answer.text());
+            assert!(!told().await.contains(tool), "{tool}");
+        }
+        system.stop().await;
+    })
+    .await;
+}

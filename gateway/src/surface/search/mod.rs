@@ -4,6 +4,7 @@
 //! tool is computed once a view, and a query adds a few of them up (Robertson and Zaragoza, The Probabilistic Relevance
 //! Framework, 2009, section 3). Frequencies are those of the view itself: what a session may not use tells it nothing.
 
+mod english;
 pub mod found;
 mod words;
 
