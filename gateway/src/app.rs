@@ -129,6 +129,11 @@ pub async fn enrol_file_tenants(
     tenants: &mut BTreeMap<TenantId, FileTenant>,
 ) -> Result<(), StoreError> {
     for (id, tenant) in tenants.iter_mut() {
+        for api in &tenant.apis {
+            api.remarks
+                .iter()
+                .for_each(|what| tracing::warn!(tenant = %id, api = %api.api.id, what, "an imported API"));
+        }
         if tenant.broken.is_some() {
             continue;
         }

@@ -18,6 +18,8 @@ flock 9
 if ! cmp -s package-lock.json node_modules/.installed-lock; then
     # Without scripts: the only one there is (the Inspector's) does nothing in an installed package.
     npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >&2
+    # The same descriptions with every reference written out: nobody reads them.
+    rm -f node_modules/@octokit/openapi/generated/*.deref.json
     cp package-lock.json node_modules/.installed-lock
 fi
 

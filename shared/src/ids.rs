@@ -107,6 +107,10 @@ id!(
     BundleName, "a bundle", 64, "[A-Za-z0-9._-], the first a letter or digit", word
 );
 id!(
+    /// An imported description of an HTTP API, whose operations are platform tools.
+    ApiId, "an API id", 64, "[A-Za-z0-9._-], the first a letter or digit", word
+);
+id!(
     /// The public short name of a server, as DESIGN's grammar for aliases has it: `[a-z0-9_-]`, no `__`, no `_` or `-` at an end.
     Alias, "an alias", 40, "[a-z0-9_-] without `__`, and without `_` or `-` at either end", |text| {
         text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'_' | b'-'))

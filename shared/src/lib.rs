@@ -1,7 +1,8 @@
 //! What gateway and worker have in common.
 //!
 //! `ids` and `limits` are the vocabulary; `document` reads what people write, with the place of each problem;
-//! `model` is what is stored; `store` keeps it; `tenants` joins file and store; `mcp` is the protocol's wire form;
+//! `model` is what is stored, and `openapi`
+//! makes some of it; `store` keeps it; `tenants` joins file and store; `mcp` is the protocol's wire form;
 //! `wire` carries a call between gateway and worker, and `placement` says which
 //! worker. Nothing here decides who may do what: that is the gateway's.
 
@@ -13,6 +14,7 @@ pub mod ids;
 pub mod limits;
 pub mod mcp;
 pub mod model;
+pub mod openapi;
 pub mod ops;
 pub mod placement;
 pub mod schema;

@@ -91,6 +91,12 @@ pub const SUPPLEMENTS: usize = 64;
 pub const INSTRUCTIONS_AT_HAND: u64 = 10_000;
 /// What a platform tool tells at a status.
 pub const DESCRIPTION_CHARS: usize = 2_000;
+/// The schema of one imported operation: an agent has to read it.
+pub const IMPORTED_SCHEMA_BYTES: usize = 256 << 10;
+/// References that lead to references.
+pub const REFERENCE_HOPS: usize = 16;
+/// Characters before the names of an imported API.
+pub const API_PREFIX_CHARS: usize = 24;
 /// Problems of a call's arguments that are told.
 pub const ARGUMENT_PROBLEMS: usize = 10;
 /// Compiled schemas of platform tools that a worker keeps.

@@ -9,6 +9,7 @@ use percent_encoding::percent_decode_str;
 use rollcall_shared::document::{Node, Problems, from_json};
 use rollcall_shared::ids::TenantId;
 use rollcall_shared::limits;
+use rollcall_shared::mcp::raw;
 
 use super::AdminError;
 use crate::app::App;
@@ -53,7 +54,12 @@ impl Ask {
             ),
         };
         let method = request.method().clone();
-        let reading = Limited::new(request.into_body(), limits::DOCUMENT_BYTES).collect();
+        let most = match path.as_deref() {
+            // A description of an API, as large as a configuration file may be.
+            Some([_, _, kind, _]) if kind == "apis" => limits::CONFIG_BYTES,
+            _ => limits::DOCUMENT_BYTES,
+        };
+        let reading = Limited::new(request.into_body(), most).collect();
         let body = tokio::time::timeout(limits::BODY_TIMEOUT, reading).await.map_err(|_| AdminError::BrokenBody)?;
         let body =
             body.map_err(|e| if e.is::<LengthLimitError>() { AdminError::TooLarge } else { AdminError::BrokenBody })?;
@@ -110,11 +116,36 @@ impl Ask {
 
     /// The body as a document, read by `read`, which must find no problem.
     pub(crate) fn document<T>(&self, read: impl FnOnce(&Node, &Problems) -> Option<T>) -> Result<T, AdminError> {
-        let problems = Problems::new();
-        let value = from_json(&self.body, &problems).and_then(|node| read(&node, &problems));
-        match (value, problems.into_list()) {
-            (Some(value), list) if list.is_empty() => Ok(value),
-            (_, list) => Err(AdminError::problems(list)),
+        self::document(&self.body, read)
+    }
+
+    /// The same, without the value of one member, which is given as it was written: it may be large. `read` sees a number
+    /// in its place, and all places stay what they are in the body.
+    pub(crate) fn document_with<T>(
+        &self,
+        member: &str,
+        read: impl FnOnce(&Node, &Problems) -> Option<T>,
+    ) -> Result<(T, String), AdminError> {
+        let members = raw::members(&self.body).unwrap_or_default();
+        let mut masked = self.body.clone();
+        let mut taken = String::new();
+        for (_, value) in members.into_iter().filter(|(key, _)| key == member) {
+            let Some(range) = raw::range_in(&self.body, value.get()) else { continue };
+            let blank = value.get().chars().skip(1).map(|c| if c == '\n' { c } else { ' ' });
+            let blank: String = std::iter::once('0').chain(blank).collect();
+            let from = range.start - (self.body.len() - masked.len());
+            masked.replace_range(from..from + range.len(), &blank);
+            value.get().clone_into(&mut taken);
         }
+        Ok((self::document(&masked, read)?, taken))
+    }
+}
+
+fn document<T>(body: &str, read: impl FnOnce(&Node, &Problems) -> Option<T>) -> Result<T, AdminError> {
+    let problems = Problems::new();
+    let value = from_json(body, &problems).and_then(|node| read(&node, &problems));
+    match (value, problems.into_list()) {
+        (Some(value), list) if list.is_empty() => Ok(value),
+        (_, list) => Err(AdminError::problems(list)),
     }
 }

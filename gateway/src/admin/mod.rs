@@ -1,8 +1,9 @@
-//! The admin API: tenants, servers, tools, bundles, policies, revocations; and the answers to "why?".
+//! The admin API: tenants, servers, tools, APIs, bundles, policies, revocations; and the answers to "why?".
 //!
 //! Writes are validated, versioned (`ETag` and `If-Match`), and applied on this node before they are answered. Each object
 //! has one owner: a write to one that the configuration file owns is refused. No answer ever shows a secret.
 
+mod apis;
 mod ask;
 mod instructions;
 mod objects;

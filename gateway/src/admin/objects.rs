@@ -13,6 +13,7 @@ use rollcall_shared::store::{self, Expect, Key, Kind, Tombstone, Write};
 use rollcall_shared::tenants::{Owner, TenantDocs};
 use serde_json::{Value, json};
 
+use super::apis::owned_by_api;
 use super::ask::Ask;
 use super::write::{commit, docs, expect, owned_by_store};
 use super::{AdminError, reply, set};
@@ -24,7 +25,7 @@ use crate::registry::naming::BRIDGE_TOOLS;
 
 type Answer = Result<Response<Body>, AdminError>;
 
-fn shown(owner: Owner, value: Value) -> Value {
+pub(super) fn shown(owner: Owner, value: Value) -> Value {
     let managed_by = match owner {
         Owner::File => "file",
         Owner::Store => "store",
@@ -208,6 +209,7 @@ pub(super) async fn tool(app: &Arc<App>, ask: &Ask, tenant: &TenantId, name: &st
         return Ok(reply(StatusCode::OK, &value, version_of(app, &key).await?));
     }
     owned_by_store(present.map(|owned| owned.owner), "the tool")?;
+    owned_by_api(present)?;
     if ask.method == Method::DELETE {
         present.ok_or(AdminError::NotFound)?;
         return commit(app, ask, tenant, vec![Write::delete(key, expect(ask))], Vec::new(), json!({})).await;
@@ -221,14 +223,23 @@ pub(super) async fn tool(app: &Arc<App>, ask: &Ask, tenant: &TenantId, name: &st
     }
     let value = ask.document(|node, problems| PlatformTool::read(node, "", Some(&name), problems))?;
     let mut warnings = Vec::new();
-    if let Some(at_hand) = app.live.tenants().get(tenant).await?
-        && let Ok(registry) = app.live.registry(&at_hand).await
-        && let Some(server) = registry.roster.find(name.as_str()).and_then(|place| registry.server(place))
-    {
-        warnings.push(format!("a tool of the server {} is shadowed by this name", server.id));
+    if let Some(server) = shadowed_by(app, tenant, [&name]).await?.first() {
+        warnings.push(format!("a tool of the server {server} is shadowed by this name"));
     }
     let write = Write::put(key, expect(ask), store::encode(&value));
     commit(app, ask, tenant, vec![write], warnings, json!({})).await
+}
+
+/// The servers of which a tool would be hidden behind one of these names, for each name that does so.
+pub(super) async fn shadowed_by<'n>(
+    app: &App,
+    tenant: &TenantId,
+    names: impl IntoIterator<Item = &'n PlatformName>,
+) -> Result<Vec<ServerId>, AdminError> {
+    let Some(at_hand) = app.live.tenants().get(tenant).await? else { return Ok(Vec::new()) };
+    let Ok(registry) = app.live.registry(&at_hand).await else { return Ok(Vec::new()) };
+    let server = |name: &PlatformName| registry.server(registry.roster.find(name.as_str())?).map(|s| s.id.clone());
+    Ok(names.into_iter().filter_map(server).collect())
 }
 
 pub(super) async fn bundle(app: &Arc<App>, ask: &Ask, tenant: &TenantId, name: &str) -> Answer {

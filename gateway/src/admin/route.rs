@@ -6,7 +6,7 @@ use http::{Method, Response, StatusCode};
 use serde_json::json;
 
 use super::ask::Ask;
-use super::{AdminError, instructions, objects, reply, sessions};
+use super::{AdminError, apis, instructions, objects, reply, sessions};
 use crate::app::App;
 use crate::body::Body;
 
@@ -22,6 +22,8 @@ pub(super) async fn route(app: &Arc<App>, ask: Ask) -> Result<Response<Body>, Ad
         ["tenants", t, "servers", id] if get || put || delete => objects::server(app, &ask, &ask.tenant(t)?, id).await,
         ["tenants", t, "servers", id, "refresh"] if post => objects::refresh(app, &ask.tenant(t)?, id).await,
         ["tenants", t, "tools", name] if get || put || delete => objects::tool(app, &ask, &ask.tenant(t)?, name).await,
+        ["tenants", t, "apis"] if get => apis::list(app, &ask.tenant(t)?).await,
+        ["tenants", t, "apis", id] if get || put || delete => apis::api(app, &ask, &ask.tenant(t)?, id).await,
         ["tenants", t, "bundles", name] if get || put || delete => {
             objects::bundle(app, &ask, &ask.tenant(t)?, name).await
         }
@@ -41,9 +43,9 @@ pub(super) async fn route(app: &Arc<App>, ask: Ask) -> Result<Response<Body>, Ad
         ["tenants", t, "sessions", sid, "view"] if get => sessions::view(app, &ask, &ask.tenant(t)?, sid).await,
         ["tenants", t, "resolve"] if post => sessions::resolve(app, &ask, &ask.tenant(t)?).await,
         ["tenants", t, "explain"] if get => sessions::explain(app, &ask, &ask.tenant(t)?).await,
-        ["tenants", _] | ["tenants", _, "servers" | "tools" | "bundles", _] | ["tenants", _, "revoked" | "resolve"] => {
-            Err(AdminError::Method)
-        }
+        ["tenants", _]
+        | ["tenants", _, "servers" | "tools" | "apis" | "bundles", _]
+        | ["tenants", _, "servers" | "apis" | "revoked" | "resolve"] => Err(AdminError::Method),
         _ => Err(AdminError::NotFound),
     }
 }

@@ -143,13 +143,15 @@ impl<'a> Sets<'a> {
         let registry = self.registry;
         let tools = &registry.docs.tools;
         for (index, set, segment) in self.of_kind(kind) {
-            let server_group = match registry.bindings().get(index) {
-                Some(Binding::Server { server, .. }) => server.group.as_ref(),
-                Some(Binding::Platform) | None => None,
-            };
+            let binding = registry.bindings().get(index);
             for (local, definition) in segment.definitions().iter().enumerate() {
-                let own = || tools.get(&*definition.visible)?.value.group.as_ref();
-                let of = if index == 0 { own() } else { server_group };
+                let of = match binding {
+                    Some(Binding::Server { server, .. }) => server.group.as_ref(),
+                    Some(Binding::Platform) => {
+                        tools.get(&*definition.visible).and_then(|tool| tool.value.group.as_ref())
+                    }
+                    None => None,
+                };
                 if of == Some(group) {
                     act(set, local);
                 }

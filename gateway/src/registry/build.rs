@@ -58,8 +58,14 @@ impl Registry {
         segments: &Segments,
         share: impl FnOnce(Vec<Arc<super::Segment>>) -> Arc<Roster>,
     ) -> Self {
-        let mut list = vec![segments.platform(docs.tools.values().map(|t| &*t.value))];
+        let (imported, written): (Vec<_>, Vec<_>) =
+            docs.tools.values().map(|t| &*t.value).partition(|t| t.api.is_some());
+        let mut list = vec![segments.platform(written.into_iter(), false)];
         let mut bindings = vec![Binding::Platform];
+        if !imported.is_empty() {
+            list.push(segments.platform(imported.into_iter(), true));
+            bindings.push(Binding::Platform);
+        }
         let mut missing = Vec::new();
         for (id, owned) in &docs.servers {
             // A server without an allotted alias is being registered at this moment: it is not part of the registry yet.

@@ -66,8 +66,11 @@ impl Definition {
 pub struct Segment {
     pub digest: Digest,
     pub kind: EntryKind,
-    /// `None` for the segment of platform tools.
+    /// `None` for platform tools.
     pub alias: Option<Alias>,
+    /// Whether a list that would be too large leaves its tools out: a server's, and those of imported APIs, which come by
+    /// the thousand. What a platform wrote by hand is always listed.
+    pub deferrable: bool,
     /// Sorted by visible name.
     definitions: Box<[Definition]>,
     /// The visible names one after another, and where each ends: a glob over thousands of names reads these, not the
@@ -242,12 +245,12 @@ impl Segments {
         self.listings.get(&address("listing", alias, budget, catalog_digest, ""))?.upgrade()
     }
 
-    /// The platform tools of a tenant.
-    pub fn platform<'a>(&self, tools: impl Iterator<Item = &'a PlatformTool>) -> Arc<Segment> {
+    /// Platform tools of a tenant: those written by hand, or those of imported APIs.
+    pub fn platform<'a>(&self, tools: impl Iterator<Item = &'a PlatformTool>, imported: bool) -> Arc<Segment> {
         let listed: Vec<(String, String)> = tools.map(|t| (t.name.to_string(), t.listed())).collect();
-        let digest = Digest::of_parts(
-            [ALGORITHM, b"platform"].into_iter().chain(listed.iter().map(|(_, json)| json.as_bytes())),
-        );
+        let kind: &[u8] = if imported { b"imported" } else { b"platform" };
+        let digest =
+            Digest::of_parts([ALGORITHM, kind].into_iter().chain(listed.iter().map(|(_, json)| json.as_bytes())));
         self.intern(digest, || {
             let definitions = listed
                 .iter()
@@ -256,7 +259,7 @@ impl Segments {
                     Some((parse(EntryKind::Tool, element)?, name.clone()))
                 })
                 .collect();
-            assemble(digest, EntryKind::Tool, None, definitions, 0)
+            Segment { deferrable: imported, ..assemble(digest, EntryKind::Tool, None, definitions, 0) }
         })
     }
 
@@ -371,6 +374,7 @@ fn assemble(
     Segment {
         digest,
         kind,
+        deferrable: alias.is_some(),
         alias,
         definitions: order.into_iter().map(|(_, d)| d).collect(),
         sent: sent.into_iter().map(|(_, local)| local).collect(),

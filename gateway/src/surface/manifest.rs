@@ -3,7 +3,7 @@
 //! Names come from upstream, and an agent acts on all that it reads: everything here is in a plain grammar, on its own
 //! line, inside one block. Availability is part of it, so it has a digest of its own beside the view's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rollcall_shared::digest::Digest;
 use rollcall_shared::model::Server;
@@ -35,6 +35,8 @@ pub struct Manifest {
     count: usize,
     base: String,
     custom: BTreeMap<String, Vec<String>>,
+    /// Custom tools that are not named, by group.
+    unnamed: BTreeMap<String, usize>,
     servers: BTreeMap<String, Tools>,
     unavailable: BTreeMap<String, &'static str>,
     /// A tool of this view, custom ones first, as (route, name).
@@ -52,12 +54,17 @@ impl Manifest {
         let base = public_url.as_str().trim_end_matches('/').to_owned();
         let view = &sight.view;
         let (mut custom, mut servers) = (BTreeMap::<String, Vec<String>>::new(), BTreeMap::<String, Tools>::new());
+        let mut unnamed = BTreeMap::<String, usize>::new();
         for (place, definition) in view.tools().filter_map(|p| Some((p, sight.registry.definition(p)?))) {
             match sight.registry.alias(place) {
                 None => {
                     let tool = sight.registry.docs.tools.get(&*definition.real);
                     let group = tool.and_then(|tool| tool.value.group.as_ref()).map(ToString::to_string);
-                    custom.entry(group.unwrap_or_default()).or_default().push(definition.visible.to_string());
+                    let group = group.unwrap_or_default();
+                    match view.lists(place) {
+                        true => custom.entry(group).or_default().push(definition.visible.to_string()),
+                        false => *unnamed.entry(group).or_default() += 1,
+                    }
                 }
                 Some(alias) => {
                     let tools = servers.entry(alias.to_string()).or_insert_with(|| match view.is_deferred() {
@@ -83,7 +90,18 @@ impl Manifest {
         let example = example(sight, &base);
         let own = view.bridge_tools_over_http().collect();
         let (tag, count) = (view.tag(), view.count);
-        Self { view: tag, deferred: view.is_deferred(), count, base, custom, servers, unavailable, example, own }
+        Self {
+            view: tag,
+            deferred: view.is_deferred(),
+            count,
+            base,
+            custom,
+            unnamed,
+            servers,
+            unavailable,
+            example,
+            own,
+        }
     }
 
     fn custom_route(&self) -> String {
@@ -106,11 +124,15 @@ impl Manifest {
                 (alias.as_str(), json!({"endpoint": self.server_route(alias), "tools": tools}))
             })
             .collect();
+        let mut custom = json!({"endpoint": self.custom_route(), "groups": self.custom, "note": GROUPS});
+        if let (false, Some(members)) = (self.unnamed.is_empty(), custom.as_object_mut()) {
+            members.insert("not_listed".to_owned(), json!(self.unnamed));
+        }
         json!({
             "view": self.view,
             "mode": if self.deferred { "deferred" } else { "direct" },
             "count": self.count,
-            "custom_tools": {"endpoint": self.custom_route(), "groups": self.custom, "note": GROUPS},
+            "custom_tools": custom,
             "mcp_servers": servers,
             "unavailable": self.unavailable,
         })
@@ -130,13 +152,17 @@ impl Manifest {
                 false => " These are all there are: call no others.\n",
             });
         }
-        if !self.custom.is_empty() {
+        if !self.custom.is_empty() || !self.unnamed.is_empty() {
             out.push_str(&format!("\nCustom tools, POST {}\n", self.custom_route()));
-            for (group, names) in &self.custom {
+            let groups: BTreeSet<&String> = self.custom.keys().chain(self.unnamed.keys()).collect();
+            for group in &groups {
                 let label = if group.is_empty() { String::new() } else { format!("[{group}] ") };
-                out.push_str(&format!("- {label}{}\n", names.join(", ")));
+                let names = self.custom.get(*group).map(|names| names.join(", "));
+                let count = self.unnamed.get(*group).map(|count| format!("{} that are not listed", own::tools(*count)));
+                let tools: Vec<String> = names.into_iter().chain(count).collect();
+                out.push_str(&format!("- {label}{}\n", tools.join(", and ")));
             }
-            if self.custom.keys().any(|group| !group.is_empty()) {
+            if groups.iter().any(|group| !group.is_empty()) {
                 out.push_str(&format!("{GROUPS}\n"));
             }
         }
@@ -199,7 +225,8 @@ impl Manifest {
 /// The route and whole name of a tool of the view: a custom one where there is one, pinned ones next.
 fn example(sight: &Sight, base: &str) -> Option<(String, String)> {
     let of = |place: Place| Some((place, sight.registry.definition(place)?));
-    let custom = sight.view.tools().find(|place| sight.registry.alias(*place).is_none());
+    let is_custom = |place: &Place| sight.registry.alias(*place).is_none() && sight.view.lists(*place);
+    let custom = sight.view.tools().find(is_custom);
     let shown = || sight.view.tools().find(|place| sight.view.lists(*place));
     // In a deferred view no name is shown that is not in the list.
     let any = || if sight.view.is_deferred() { None } else { sight.view.tools().next() };

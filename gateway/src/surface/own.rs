@@ -92,15 +92,19 @@ fn reads() -> Value {
 /// The servers of a view and what they have, as a sentence.
 pub fn servers(view: &View) -> String {
     let servers = view.servers();
-    let tools = tools(view.mcp_count);
-    if servers.is_empty() {
-        return format!("It has {tools} of the platform.", tools = self::tools(view.count));
+    let of_servers: usize = servers.iter().map(|(_, count)| count).sum();
+    if of_servers == 0 {
+        return format!("It has {} of the platform.", tools(view.count));
     }
+    let imported = match view.deferrable - of_servers {
+        0 => String::new(),
+        count => format!(" The platform has {} more that are not listed.", tools(count)),
+    };
     let shown: Vec<String> =
         servers.iter().take(limits::RECOVERY_NAMES).map(|(alias, count)| format!("{alias} ({count})")).collect();
     let rest = servers.len().saturating_sub(shown.len());
     let more = if rest == 0 { String::new() } else { format!(", and {rest} more servers") };
-    format!("Its servers have {tools}: {}{more}.", shown.join(", "))
+    format!("Its servers have {}: {}{more}.{imported}", tools(of_servers), shown.join(", "))
 }
 
 /// `1 tool`, `2 tools`

@@ -38,8 +38,8 @@ pub struct View {
     allowed: Allowed,
     /// Tools in the view, bridge tools apart.
     pub count: usize,
-    /// Those of them that servers have.
-    pub mcp_count: usize,
+    /// Those of them that a deferred list leaves out unless they are pinned.
+    pub deferrable: usize,
     pub disclosure: Disclosure,
     pinned: Vec<Place>,
     lists: [OnceLock<Digest>; EntryKind::ALL.len()],
@@ -50,9 +50,9 @@ impl View {
         let digest = digest(&roster, &allowed, &disclosure);
         let sets = || allowed.iter().zip(roster.segments()).filter(|(_, segment)| segment.kind == EntryKind::Tool);
         let count = sets().map(|(set, _)| set.count_ones(..)).sum();
-        let mcp_count = sets().filter(|(_, s)| s.alias.is_some()).map(|(set, _)| set.count_ones(..)).sum();
+        let deferrable = sets().filter(|(_, s)| s.deferrable).map(|(set, _)| set.count_ones(..)).sum();
         let pinned = disclosure.pinned.iter().filter_map(|name| roster.find(name)).collect();
-        Self { digest, roster, allowed, count, mcp_count, disclosure, pinned, lists: Default::default() }
+        Self { digest, roster, allowed, count, deferrable, disclosure, pinned, lists: Default::default() }
     }
 
     /// How many entries of a segment are in the view.
@@ -77,13 +77,13 @@ impl View {
     }
 
     fn is_large(&self) -> bool {
-        self.mcp_count > self.disclosure.defer_above
+        self.deferrable > self.disclosure.defer_above
     }
 
     /// Whether a tool is in the list itself: in a deferred one the platform's own are, and those that are pinned.
     pub fn lists(&self, place: Place) -> bool {
-        let is_platform = || self.roster.segments().get(place.segment as usize).is_some_and(|s| s.alias.is_none());
-        !self.is_deferred() || is_platform() || self.pinned.contains(&place)
+        let is_kept = || self.roster.segments().get(place.segment as usize).is_some_and(|s| !s.deferrable);
+        !self.is_deferred() || is_kept() || self.pinned.contains(&place)
     }
 
     /// A place is only ever made by this view's roster.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub(crate) const ISSUER: &str = "https://id.example";
-const ADMIN_KEY: &str = "an-admin-key-for-tests";
+pub(crate) const ADMIN_KEY: &str = "an-admin-key-for-tests";
 
 /// A system under test.
 pub(crate) struct System {
@@ -78,6 +78,12 @@ impl Setup {
     }
 
     /// Takes the issuer of an earlier system, so that its tokens stay good.
+    /// A file beside the configuration.
+    pub(crate) fn file(self, name: &str, text: &str) -> Self {
+        std::fs::write(self.folder.path().join(name), text).expect("a file");
+        self
+    }
+
     pub(crate) fn issuer(mut self, issuer: Issuer) -> Self {
         self.issuer = issuer;
         self
@@ -102,7 +108,8 @@ impl Setup {
         let yaml = yaml.replace("JWKS", &jwks.display().to_string());
         let pairs = self.environment.iter().map(|(k, v)| (k.as_str(), v.as_str()));
         let environment = Environment::from_pairs(pairs);
-        let config = Config::read(&yaml, &environment).unwrap_or_else(|problems| panic!("{yaml}\n{problems:#?}"));
+        let mut config = Config::read(&yaml, &environment).unwrap_or_else(|problems| panic!("{yaml}\n{problems:#?}"));
+        config.import_apis(self.folder.path()).unwrap_or_else(|problems| panic!("{problems:#?}"));
         let standalone = Standalone::start(config, environment.clone(), self.link).await.expect("a system");
         System { standalone: Some(standalone), yaml, environment, issuer: self.issuer, folder: self.folder }
     }

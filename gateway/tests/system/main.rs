@@ -13,6 +13,7 @@
 )]
 
 mod admin;
+mod apis;
 mod bridge;
 mod bridges;
 mod calls;

@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 use crate::harness::{System, peers_folder, setup, until};
 
 /// Installs the pinned peers, once for all tests. A missing prerequisite fails with its install line.
-fn install() {
+pub(crate) fn install() {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
         let output = std::process::Command::new(peers_folder().join("install.sh")).output().expect("a shell");
@@ -20,7 +20,7 @@ fn install() {
     });
 }
 
-fn node() -> PathBuf {
+pub(crate) fn node() -> PathBuf {
     peers_folder().join("node_modules/node/bin/node")
 }
 

@@ -4,6 +4,7 @@
 //! except below `tenants`: what stands there belongs to workers, which expand it themselves, so that a gateway never
 //! holds an upstream's credential.
 
+mod apis;
 mod environment;
 mod read;
 
@@ -19,6 +20,7 @@ use crate::document::{Problem, Problems, from_yaml};
 use crate::ids::{BundleName, IssuerId, TenantId};
 use crate::limits;
 use crate::model::{Bundle, PlatformTool, Server, Settings};
+use crate::openapi::Api;
 use crate::secret::Secret;
 use crate::store::redis::RedisSettings;
 
@@ -195,22 +197,33 @@ pub struct FileTenant {
     pub settings: Settings,
     pub servers: Vec<Server>,
     pub tools: Vec<PlatformTool>,
+    /// Descriptions of APIs, whose operations are among `tools` once the files are read.
+    pub apis: Vec<FileApi>,
     pub bundles: BTreeMap<BundleName, Bundle>,
     /// Two objects of the file claim one name: the tenant is answered with this, the others run.
     pub broken: Option<String>,
 }
 
+/// An API that the file names, and what is to be said of its import.
+#[derive(Debug, Clone)]
+pub struct FileApi {
+    pub api: Api,
+    /// Its description, relative to the configuration file.
+    pub file: PathBuf,
+    /// Operations that were left out, and warnings.
+    pub remarks: Vec<String>,
+}
+
 impl Config {
-    /// Reads a configuration file. On failure, a report with every problem and its place.
+    /// Reads a configuration file and the files that it names. On failure, a report with every problem and its place.
     pub fn read_file(path: &std::path::Path, environment: &Environment) -> Result<Self, String> {
         let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        Self::read(&text, environment).map_err(|problems| {
-            let lines: Vec<String> = problems.iter().map(|problem| format!("\n  {problem}")).collect();
-            format!("{} has {} problem(s):{}", path.display(), lines.len(), lines.concat())
-        })
+        let mut config = Self::read(&text, environment).map_err(|problems| report(path, &problems))?;
+        config.import_apis(path.parent().unwrap_or(path)).map_err(|problems| report(path, &problems))?;
+        Ok(config)
     }
 
-    /// Reads a configuration file. On failure every problem is given.
+    /// Reads the text of a configuration file; the files that it names stay unread. On failure every problem is given.
     pub fn read(text: &str, environment: &Environment) -> Result<Self, Vec<Problem>> {
         let problems = Problems::new();
         let config = from_yaml(text, &problems).and_then(|mut root| {
@@ -224,6 +237,11 @@ impl Config {
             _ => Err(found),
         }
     }
+}
+
+fn report(path: &std::path::Path, problems: &[impl std::fmt::Display]) -> String {
+    let lines: Vec<String> = problems.iter().map(|problem| format!("\n  {problem}")).collect();
+    format!("{} has {} problem(s):{}", path.display(), lines.len(), lines.concat())
 }
 
 #[cfg(test)]

@@ -8,14 +8,15 @@ use ipnet::IpNet;
 use url::Url;
 
 use super::{
-    Admin, AdminKey, Config, Drain, FileTenant, Issuer, KeySource, Keys, Limits, LinkTls, NamedKey, Store, Telemetry,
-    TenantScope, TenantSource, WorkerAddress,
+    Admin, AdminKey, Config, Drain, FileApi, FileTenant, Issuer, KeySource, Keys, Limits, LinkTls, NamedKey, Store,
+    Telemetry, TenantScope, TenantSource, WorkerAddress,
 };
 use crate::document::{Fields, Kind, Node, Problems};
-use crate::ids::{BundleName, IssuerId, TenantId};
+use crate::ids::{ApiId, BundleName, IssuerId, TenantId};
 use crate::limits;
 use crate::model::server::parse_url;
 use crate::model::{Bundle, PlatformTool, Server, Settings};
+use crate::openapi::Api;
 use crate::secret::Secret;
 use crate::store::redis::RedisSettings;
 
@@ -355,6 +356,8 @@ fn file_tenant(node: &Node, path: &str, problems: &Problems) -> Option<FileTenan
         .optional("tools")
         .map(|(n, p)| n.list(&p, problems, |n, p| PlatformTool::read(n, p, None, problems)))
         .unwrap_or_default();
+    let apis =
+        fields.optional("apis").map(|(n, p)| n.list(&p, problems, |n, p| file_api(n, p, problems))).unwrap_or_default();
     let mut bundles = BTreeMap::new();
     if let Some((node, path)) = fields.optional("bundles") {
         for (name, node) in node.entries(&path, problems) {
@@ -368,12 +371,25 @@ fn file_tenant(node: &Node, path: &str, problems: &Problems) -> Option<FileTenan
         }
     }
     fields.finish();
-    let broken = claimed_twice(&servers, &tools);
-    Some(FileTenant { settings, servers, tools, bundles, broken })
+    let broken = claimed_twice(&servers, &tools).or_else(|| {
+        let mut ids = BTreeSet::new();
+        let twice = apis.iter().find(|api| !ids.insert(&api.api.id));
+        twice.map(|api| format!("two APIs claim the id {}", api.api.id))
+    });
+    Some(FileTenant { settings, servers, tools, apis, bundles, broken })
+}
+
+fn file_api(node: &Node, path: &str, problems: &Problems) -> Option<FileApi> {
+    let mut fields = node.fields(path, problems)?;
+    let id = fields.required("id").and_then(|(n, p)| n.parsed(&p, problems, ApiId::parse));
+    let file = fields.required("file").and_then(|(n, p)| n.text(&p, problems)).map(PathBuf::from);
+    let api = Api::read_fields(&mut fields, id, problems);
+    fields.finish();
+    Some(FileApi { api: api?, file: file?, remarks: Vec::new() })
 }
 
 /// Two objects of one tenant that claim one name.
-fn claimed_twice(servers: &[Server], tools: &[PlatformTool]) -> Option<String> {
+pub(super) fn claimed_twice(servers: &[Server], tools: &[PlatformTool]) -> Option<String> {
     let mut ids = BTreeSet::new();
     let mut aliases = BTreeMap::new();
     for server in servers {

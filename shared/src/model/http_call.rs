@@ -23,8 +23,44 @@ pub enum BodyOf {
     Argument(String),
 }
 
+/// How a value is written into the query, or into a body that is a form. The names of OpenAPI 3 (style, explode) behind each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Style {
+    /// `a=1&a=2` for a list, its JSON for an object.
+    #[default]
+    Repeat,
+    /// The same for a list, `k=v` for each member of an object (form, explode).
+    Spread,
+    /// `a=1,2`, and `a=k,v` for an object (form).
+    Comma,
+    /// `a=1%202` (spaceDelimited).
+    Space,
+    /// `a=1%7C2` (pipeDelimited).
+    Pipe,
+    /// `a[k]=v` (deepObject).
+    Deep,
+    /// `a=` and the value's JSON.
+    Json,
+}
+
+impl Style {
+    const WORDS: [(&str, Self); 7] = [
+        ("repeat", Self::Repeat),
+        ("spread", Self::Spread),
+        ("comma", Self::Comma),
+        ("space", Self::Space),
+        ("pipe", Self::Pipe),
+        ("deep", Self::Deep),
+        ("json", Self::Json),
+    ];
+}
+
+/// The media type of a body that is a form (WHATWG URL, section 5).
+pub const FORM: &str = "application/x-www-form-urlencoded";
+
 /// See the module.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct HttpCall {
     /// `GET`, `POST`, `PUT`, `PATCH` or `DELETE`.
     pub method: String,
@@ -39,8 +75,14 @@ pub struct HttpCall {
     /// Headers and the arguments that they take.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub header_arguments: BTreeMap<String, String>,
+    /// How arguments are written where it is not the usual way.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub styles: BTreeMap<String, Style>,
     #[serde(default)]
     pub body: BodyOf,
+    /// Of the body: `application/json` where absent, another type of JSON, or [`FORM`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
     /// A JSON Pointer (RFC 6901) to the part of the answer that is the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
@@ -72,7 +114,7 @@ pub fn parts(url: &str) -> Vec<Part<'_>> {
 }
 
 /// An address whose scheme, host and query are fixed; only segments of the path may be arguments.
-fn parse_template(text: &str) -> Result<String, String> {
+pub fn parse_template(text: &str) -> Result<String, String> {
     let mut filled = String::new();
     if text.matches('{').count() != text.matches('}').count() {
         return Err("`{` and `}` must come in pairs".to_owned());
@@ -125,6 +167,14 @@ impl HttpCall {
                 }
             }
         });
+        let styles = fields.optional("styles").map(|(n, p)| {
+            let entries = n.entries(&p, problems).iter();
+            let read = |(name, value): &(String, Node)| {
+                Some((name.clone(), value.choice(&format!("{p}.{name}"), problems, &Style::WORDS)?))
+            };
+            entries.filter_map(read).collect()
+        });
+        let content_type = fields.optional("content_type").and_then(|(n, p)| n.parsed(&p, problems, parse_media_type));
         let result = fields.optional("result").and_then(|(n, p)| n.parsed(&p, problems, parse_pointer));
         let errors = fields.optional("errors").map(|(n, p)| read_errors(n, &p, problems)).unwrap_or_default();
         let timeout_ms = fields
@@ -138,11 +188,18 @@ impl HttpCall {
             headers,
             query,
             header_arguments: header_arguments.unwrap_or_default(),
+            styles: styles.unwrap_or_default(),
             body: body.unwrap_or_default(),
+            content_type,
             result,
             errors,
             timeout_ms,
         })
+    }
+
+    /// Whether the body is a form instead of JSON.
+    pub fn is_form(&self) -> bool {
+        self.content_type.as_deref().is_some_and(|text| text.to_ascii_lowercase().starts_with(FORM))
     }
 
     /// Whether arguments that go nowhere else go into the query.
@@ -172,7 +229,7 @@ impl HttpCall {
         let known = get("properties").and_then(|p| raw::members(p).ok()).unwrap_or_default();
         let required: Vec<String> = get("required").and_then(|r| serde_json::from_str(r).ok()).unwrap_or_default();
         let mut out = Vec::new();
-        for name in self.placed() {
+        for name in self.placed().into_iter().chain(self.styles.keys().map(String::as_str)) {
             if !known.iter().any(|(key, _)| key == name) {
                 out.push(format!("`{{{name}}}` is no property of input_schema"));
             }
@@ -198,6 +255,17 @@ fn read_places(node: &Node, path: &str, problems: &Problems) -> BTreeMap<String,
     entries
         .filter_map(|(name, value)| Some((name.clone(), value.text(&format!("{path}.{name}"), problems)?.to_owned())))
         .collect()
+}
+
+/// A media type that a body of arguments can have.
+pub fn parse_media_type(text: &str) -> Result<String, String> {
+    let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let is_json = essence == "application/json" || essence.ends_with("+json");
+    if (is_json || essence == FORM) && http::HeaderValue::from_str(text).is_ok() {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("expected a type of JSON, or {FORM}"))
+    }
 }
 
 fn parse_pointer(text: &str) -> Result<String, String> {

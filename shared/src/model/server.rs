@@ -184,7 +184,7 @@ impl Server {
 }
 
 /// `requires: [scope]`.
-pub(super) fn read_scopes(fields: &mut Fields<'_>, problems: &Problems) -> Vec<String> {
+pub(crate) fn read_scopes(fields: &mut Fields<'_>, problems: &Problems) -> Vec<String> {
     fields
         .optional("requires")
         .map(|(n, p)| n.list(&p, problems, |n, p| n.text(p, problems).map(str::to_owned)))
@@ -245,21 +245,23 @@ pub fn parse_url(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
+/// Headers that Rollcall computes or that frame a message.
+pub(crate) const OURS: [&str; 11] = [
+    "host",
+    "content-length",
+    "content-type",
+    "transfer-encoding",
+    "connection",
+    "accept",
+    "mcp-protocol-version",
+    "mcp-method",
+    "mcp-name",
+    "mcp-session-id",
+    "last-event-id",
+];
+
 /// Header names are tokens; those that Rollcall computes or that frame a message are not the operator's.
-pub(super) fn read_headers(node: &Node, path: &str, problems: &Problems) -> BTreeMap<String, Secret> {
-    const OURS: [&str; 11] = [
-        "host",
-        "content-length",
-        "content-type",
-        "transfer-encoding",
-        "connection",
-        "accept",
-        "mcp-protocol-version",
-        "mcp-method",
-        "mcp-name",
-        "mcp-session-id",
-        "last-event-id",
-    ];
+pub(crate) fn read_headers(node: &Node, path: &str, problems: &Problems) -> BTreeMap<String, Secret> {
     for (name, value) in node.entries(path, problems) {
         let lower = name.to_ascii_lowercase();
         if http::HeaderName::from_bytes(name.as_bytes()).is_err() {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::http_call::HttpCall;
 use super::server::read_scopes;
 use crate::document::{Kind, Node, Problems};
-use crate::ids::{GroupName, PlatformName};
+use crate::ids::{ApiId, GroupName, PlatformName};
 use crate::limits;
 use crate::mcp::raw;
 use crate::schema::Schema;
@@ -16,6 +16,9 @@ use crate::schema::Schema;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlatformTool {
     pub name: PlatformName,
+    /// The imported API that it is an operation of, and with which it comes and goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api: Option<ApiId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupName>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,6 +77,7 @@ impl PlatformTool {
         fields.finish();
         Some(Self {
             name: written?,
+            api: None,
             group,
             title,
             description: description?,

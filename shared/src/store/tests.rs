@@ -35,6 +35,7 @@ const DOCUMENTS: &[(&str, Check)] = &[
         "a_lagging_reader_learns_what_changed_or_that_it_must_read_again",
         a_lagging_reader_learns_what_changed_or_that_it_must_read_again,
     ),
+    ("an_api_of_thousands_is_one_write", an_api_of_thousands_is_one_write),
     ("what_expired_is_swept", what_expired_is_swept),
     ("a_forgotten_tenant_leaves_its_denials_and_no_rights", a_forgotten_tenant_leaves_its_denials_and_no_rights),
     ("blobs_are_found_by_their_content", blobs_are_found_by_their_content),
@@ -195,6 +196,27 @@ fn a_lagging_reader_learns_what_changed_or_that_it_must_read_again(store: &dyn D
         let now = store.position(p).await.expect("read");
         assert_eq!(store.changes(p, first).await.expect("read"), Changes::Gap { to: now });
         assert!(store.list(&acme).await.expect("read").documents.is_empty(), "policies are read one by one");
+    }
+    .boxed_local()
+}
+
+/// An imported API is a document for each operation.
+fn an_api_of_thousands_is_one_write(store: &dyn Documents) -> LocalBoxFuture<'_, ()> {
+    async move {
+        let tenant = tenant("many");
+        let key = |n: usize| Key::new(&tenant, Kind::Tool, format!("tool_{n}"));
+        let body = "x".repeat(1_000);
+        let most = crate::limits::PLATFORM_TOOLS_PER_TENANT;
+        let writes = |count| (0..count).map(|n| put(&key(n), Expect::Any, &body)).collect();
+        let version = store.write(&tenant, writes(most)).await.expect("written");
+        let all = store.list(&tenant).await.expect("listed").documents;
+        assert_eq!(
+            all.iter().filter(|(key, document)| key.kind == Kind::Tool && document.version == version).count(),
+            most
+        );
+        let gone = (0..most).map(|n| Write::delete(key(n), Expect::Any)).collect();
+        store.write(&tenant, gone).await.expect("deleted");
+        assert!(store.list(&tenant).await.expect("listed").documents.iter().all(|(key, _)| key.kind != Kind::Tool));
     }
     .boxed_local()
 }

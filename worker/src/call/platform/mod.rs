@@ -78,7 +78,8 @@ async fn run(
         .header(http::header::ACCEPT, "application/json")
         .header("traceparent", call.trace.to_string());
     if placed.body.is_some() {
-        request = request.header(http::header::CONTENT_TYPE, "application/json");
+        let media_type = tool.http.content_type.as_deref().unwrap_or("application/json");
+        request = request.header(http::header::CONTENT_TYPE, media_type);
     }
     for (name, value) in &tool.http.headers {
         let value = credentials::resolve(value, owner, &shared.environment)?;
@@ -138,13 +139,8 @@ mod tests {
         let mut call = HttpCall {
             method: "POST".to_owned(),
             url: "https://h/".to_owned(),
-            headers: Default::default(),
-            query: Default::default(),
-            header_arguments: Default::default(),
-            body: Default::default(),
-            result: None,
             errors: [(404, "There is no such user.".to_owned())].into(),
-            timeout_ms: None,
+            ..HttpCall::default()
         };
         let case = |call: &HttpCall, status: u16, body: &str, expected: &str| {
             let status = StatusCode::from_u16(status).expect("a status");
