@@ -8,6 +8,7 @@ use rollcall_shared::config::{Admin, Config, FileTenant, Store};
 use rollcall_shared::ids::TenantId;
 use rollcall_shared::limits;
 use rollcall_shared::ops::Ops;
+use rollcall_shared::schema::Schemas;
 use rollcall_shared::store::redis::{RedisSettings, RedisStore};
 use rollcall_shared::store::{Documents, FileStore, MemoryStore, StoreError};
 use rollcall_shared::task::Tasks;
@@ -42,6 +43,7 @@ pub struct App {
     pub(crate) lists: Lists,
     pub(crate) specs: SpecCache,
     pub(crate) indices: Indices,
+    pub(crate) schemas: Schemas,
     pub(crate) changes: Changes,
     pub(crate) audit: Audit,
     pub(crate) seals: Seals,
@@ -184,6 +186,7 @@ impl Gateway {
             lists: Lists::default(),
             specs: SpecCache::new(metrics.clone()),
             indices: Indices::default(),
+            schemas: Schemas::default(),
             changes: Changes::default(),
             audit: Audit::start(metrics.clone(), &tasks),
             seals: Seals::new(&config.keys.sealing),

@@ -9,6 +9,7 @@
 
 pub(crate) mod admit;
 pub(crate) mod answer;
+pub(crate) mod arguments;
 pub(crate) mod authenticate;
 pub(crate) mod budget;
 pub(crate) mod decode;

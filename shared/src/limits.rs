@@ -89,6 +89,8 @@ pub const SPEC_FRAGMENT_BYTES: u64 = 64 << 20;
 pub const INSTRUCTIONS_BYTES: usize = 64 << 10;
 pub const SUPPLEMENTS: usize = 64;
 pub const INSTRUCTIONS_AT_HAND: u64 = 10_000;
+/// Of what one server says of itself, where it may.
+pub const SERVER_INSTRUCTIONS_CHARS: usize = 8_000;
 /// What a platform tool tells at a status.
 pub const DESCRIPTION_CHARS: usize = 2_000;
 /// The schema of one imported operation: an agent has to read it.
@@ -99,7 +101,7 @@ pub const REFERENCE_HOPS: usize = 16;
 pub const API_PREFIX_CHARS: usize = 24;
 /// Problems of a call's arguments that are told.
 pub const ARGUMENT_PROBLEMS: usize = 10;
-/// Compiled schemas of platform tools that a worker keeps.
+/// Compiled schemas that arguments are checked against: of platform tools at a worker, of servers' tools at a gateway.
 pub const SCHEMAS_AT_HAND: u64 = 10_000;
 /// Changes between two views that are kept for the next who is told of them.
 pub const CHANGES_AT_HAND: u64 = 1_000;

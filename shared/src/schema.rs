@@ -3,9 +3,12 @@
 //! A pattern runs on an engine without backtracking, so that no argument can hold a thread up; what such an engine cannot do
 //! (look-around, back-references) and references that lead elsewhere make a schema invalid.
 
+use std::sync::Arc;
+
 use jsonschema::PatternOptions;
 use serde_json::Value;
 
+use crate::digest::Digest;
 use crate::limits;
 
 /// A compiled schema.
@@ -35,6 +38,26 @@ impl Schema {
         let problems: Vec<String> = self.0.iter_errors(&value).take(limits::ARGUMENT_PROBLEMS).map(say).collect();
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
+}
+
+/// Compiled schemas, by a digest that stands for their text.
+pub struct Schemas(moka::sync::Cache<Digest, Arc<Result<Schema, String>>>);
+
+impl Default for Schemas {
+    fn default() -> Self {
+        Self(moka::sync::Cache::new(limits::SCHEMAS_AT_HAND))
+    }
+}
+
+impl Schemas {
+    pub fn of<'t>(&self, digest: Digest, text: impl FnOnce() -> &'t str) -> Arc<Result<Schema, String>> {
+        self.0.get_with(digest, || Arc::new(Schema::compile(text())))
+    }
+}
+
+/// What a model is told whose arguments do not fit.
+pub fn misfit(tool: &str, problems: &[String]) -> String {
+    format!("The arguments do not fit {tool}, and nothing was called:\n{}", problems.join("\n"))
 }
 
 #[cfg(test)]

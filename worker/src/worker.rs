@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use ipnet::IpNet;
 use rollcall_shared::config::Environment;
+use rollcall_shared::schema::Schemas;
 use rollcall_shared::store::membership::{Member, Membership};
 use rollcall_shared::task::Tasks;
 use rollcall_shared::telemetry::Metrics;
@@ -14,7 +15,6 @@ use rollcall_shared::tenants::Tenants;
 use rollcall_shared::wire::{Envelope, Final, Incarnate, Interim, Route, WorkerLink};
 use tokio_util::sync::CancellationToken;
 
-use crate::call::platform::Schemas;
 use crate::call::{self, Conversations, Topics};
 use crate::catalog::Catalogs;
 use crate::ownership::Ownership;

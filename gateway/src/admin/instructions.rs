@@ -18,7 +18,7 @@ use super::write::{commit, docs};
 use super::{AdminError, reply};
 use crate::app::App;
 use crate::body::Body;
-use crate::surface::instructions::compose;
+use crate::surface::instructions::{compose, of_servers};
 use crate::surface::manifest::Manifest;
 
 type Answer = Result<Response<Body>, AdminError>;
@@ -81,7 +81,8 @@ async fn read(app: &Arc<App>, ask: &Ask, tenant: &TenantId, session: &str, key: 
     let written: Instructions = stored.and_then(|stored| store::decode(&stored.body).ok()).unwrap_or_default();
     let (sight, _) = sight(app, ask, tenant, session).await?;
     let unreachable = |server: &Server| app.live.unreachable(tenant, server);
-    let text = compose(&written, &app.public_url, &Manifest::new(&sight, &app.public_url, &unreachable).text());
+    let manifest = Manifest::new(&sight, &app.public_url, &unreachable).text();
+    let text = compose(&written, &of_servers(&sight), &app.public_url, &manifest);
     let body = json!({
         "base": written.base, "supplements": written.supplements, "text": text, "bytes": text.len(), "view": sight.view.tag(),
     });

@@ -12,6 +12,7 @@ use serde_json::json;
 use super::{By, Target};
 use crate::body::Body;
 use crate::call::answer::{end_bytes, is_complete, note};
+use crate::call::arguments::problems;
 use crate::call::forward::{self, forward};
 use crate::call::{Record, settle_json};
 use crate::http::Endpoint;
@@ -120,6 +121,10 @@ async fn send(
 ) -> Result<Response<Body>, Refusal> {
     let By { app, principal } = by;
     let Wanted { permit, method, real, arguments } = wanted;
+    if let (Method::CallTool, Some(text)) = (method, problems(app, permit, arguments.as_deref())) {
+        record.is_refused(&app.metrics, "arguments");
+        return Ok(own_answer(&text, true));
+    }
     // Such a caller hears no notifications, and going away cancels its call.
     let caller = Caller { era: Some(Era::Modern), ..Caller::default() };
     let mut params = Params::default();

@@ -103,7 +103,12 @@ pub(super) async fn instructions(by: By<'_>, request: &Request<Incoming>) -> Res
     let written = written.map_err(|e| store_refusal(&e))?;
     let text = match base {
         true => instructions::base(&written),
-        false => instructions::compose(&written, &by.app.public_url, &manifest_of(by, &sight).text()),
+        false => instructions::compose(
+            &written,
+            &instructions::of_servers(&sight),
+            &by.app.public_url,
+            &manifest_of(by, &sight).text(),
+        ),
     };
     Ok(tagged(request.headers(), "text/plain; charset=utf-8", text))
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rollcall_shared::limits;
 use rollcall_shared::task::Tasks;
-use rollcall_shared::telemetry::{AUDIT, Metrics};
+use rollcall_shared::telemetry::{AUDIT, Metrics, label};
 use rollcall_shared::wire::TraceContext;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -107,6 +107,13 @@ impl Record {
             "response",
         ];
         KNOWN.into_iter().find(|known| *known == self.method).unwrap_or("other")
+    }
+
+    /// Refused, and told to the model in a result.
+    pub(crate) fn is_refused(&mut self, metrics: &Metrics, reason: &'static str) {
+        self.verdict = "refused";
+        self.reason = reason;
+        metrics.refusals.add(1, &[label("surface", self.surface), label("reason", reason)]);
     }
 
     /// Takes the record's facts to write them later, at the end of a stream.

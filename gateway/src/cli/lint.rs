@@ -3,17 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bytes::Bytes;
 use clap::{Args, ValueEnum};
-use http::{Request, header};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper_rustls::HttpsConnectorBuilder;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
-use rollcall_shared::limits;
 use serde_json::{Value, json};
 
-use super::{UNAVAILABLE, USAGE, fail, say};
+use super::{UNAVAILABLE, USAGE, catalog, fail, say};
 use crate::surface::lint::{Catalog, Fault, Finding, scan};
 
 /// Files larger than this hold no text that people wrote.
@@ -52,7 +45,7 @@ enum Format {
 pub(super) async fn run(options: Options) -> ExitCode {
     let catalog = match (&options.catalog, &options.url) {
         (Some(file), _) => read(file),
-        (None, Some(url)) => match live(url, options.token.as_deref().unwrap_or_default()).await {
+        (None, Some(url)) => match catalog::of(url, options.token.as_deref().unwrap_or_default()).await {
             Ok(value) => Catalog::read(&value),
             Err(error) => return fail(UNAVAILABLE, &format!("{url}: {error}")),
         },
@@ -105,29 +98,6 @@ fn read(file: &Path) -> Result<Catalog, String> {
     let text = std::fs::read_to_string(file).map_err(|e| failed(&e))?;
     let value: Value = serde_json::from_str(&text).map_err(|e| failed(&e))?;
     Catalog::read(&value).map_err(|e| failed(&e))
-}
-
-/// The manifest of a running Rollcall, with all its names.
-async fn live(url: &str, token: &str) -> Result<Value, String> {
-    let text = |e: &dyn std::fmt::Display| e.to_string();
-    let connector = HttpsConnectorBuilder::new().with_native_roots().map_err(|e| text(&e))?;
-    let client: Client<_, Full<Bytes>> =
-        Client::builder(TokioExecutor::new()).build(connector.https_or_http().enable_http1().build());
-    let request = Request::get(format!("{}/v1/manifest?names=all", url.trim_end_matches('/')))
-        .header(header::AUTHORIZATION, format!("Bearer {token}"))
-        .body(Full::default())
-        .map_err(|e| text(&e))?;
-    let asked = async {
-        let answer = client.request(request).await.map_err(|e| text(&e))?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), limits::UPSTREAM_MESSAGE_BYTES).collect().await;
-        let body = body.map_err(|e| text(&e))?.to_bytes();
-        if !status.is_success() {
-            return Err(format!("{status}: {}", String::from_utf8_lossy(&body)));
-        }
-        serde_json::from_slice(&body).map_err(|e| text(&e))
-    };
-    tokio::time::timeout(limits::LISTING_TIMEOUT, asked).await.map_err(|_| "no answer in time".to_owned())?
 }
 
 /// A path that was named is taken as it is; of what lies in a folder only what people write.

@@ -1,6 +1,9 @@
 //! The command line.
 
+mod ask;
+mod catalog;
 mod demo_server;
+mod explain;
 mod gateway;
 mod lint;
 mod quickstart;
@@ -75,6 +78,11 @@ enum Command {
     /// Finds tool ids in prompts, tests, docs and code, and names those that do not exist. Exits 0 where all is well, 1 where
     /// an id does not exist, 2 where too few were found or an exemption does not hold, 64 where it was called wrongly.
     Lint(lint::Options),
+    /// What a session may use, from a running Rollcall.
+    #[command(subcommand)]
+    Catalog(catalog::Command),
+    /// Why a session may, or may not, use a tool, prompt or resource. Exits 0 where it may, 1 where it may not.
+    Explain(explain::Options),
     /// A small MCP server over standard input and output, for trying out.
     DemoServer,
 }
@@ -106,6 +114,8 @@ pub fn main() -> ExitCode {
             token::run(config.as_deref(), &request)
         }
         Command::Lint(options) => runtime.block_on(lint::run(options)),
+        Command::Catalog(command) => runtime.block_on(catalog::run(command)),
+        Command::Explain(options) => runtime.block_on(explain::run(options)),
         Command::DemoServer => runtime.block_on(demo_server::run()),
     }
 }

@@ -49,12 +49,13 @@ async fn instructions(ask: &Ask<'_>, offers: &Offers) -> Result<String, Refusal>
     let (app, tenant) = (ask.app, &ask.principal.tenant);
     let written = app.live.tenants().instructions(tenant, &ask.principal.session_id()).await;
     let written = written.map_err(|e| store_refusal(&e))?;
+    let of_servers = instructions::of_servers(&ask.sight);
     let text = match ask.message.era {
-        Era::Legacy => instructions::compose_once(&written, &app.public_url),
+        Era::Legacy => instructions::compose_once(&written, &of_servers, &app.public_url),
         Era::Modern => {
             let unreachable = |server: &_| app.live.unreachable(tenant, server);
             let manifest = Manifest::new(&ask.sight, &app.public_url, &unreachable);
-            instructions::compose(&written, &app.public_url, &manifest.text())
+            instructions::compose(&written, &of_servers, &app.public_url, &manifest.text())
         }
     };
     Ok(format!(r#","instructions":{}"#, raw::quote(&text)))

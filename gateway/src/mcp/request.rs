@@ -5,7 +5,6 @@ use http::Response;
 use rollcall_shared::limits;
 use rollcall_shared::mcp::era::Era;
 use rollcall_shared::mcp::raw;
-use rollcall_shared::telemetry::label;
 use rollcall_shared::wire::{CallId, Member, Method, Params};
 
 use super::resume::Thread;
@@ -13,6 +12,7 @@ use super::{Ask, members, quoted, target};
 use crate::body::Body;
 use crate::call::Record;
 use crate::call::answer::{Facts, StateInside};
+use crate::call::arguments::problems;
 use crate::call::decode::check_param;
 use crate::call::forward::{Request, forward};
 use crate::call::relay::{Relayed, Reply, relay};
@@ -47,9 +47,7 @@ pub(super) async fn call_tool(
         Ok(permit) => permit,
         // What is only unavailable is told to the model, not to its client: waiting helps, other names do not.
         Err(Refusal::Tools(refused)) if refused.unknown.is_empty() && refused.not_allowed.is_empty() => {
-            record.verdict = "refused";
-            record.reason = "unavailable";
-            ask.app.metrics.refusals.add(1, &[label("surface", "mcp"), label("reason", "unavailable")]);
+            record.is_refused(&ask.app.metrics, "unavailable");
             let members = format!(
                 r#""content":[{{"type":"text","text":{}}}],"isError":true,"structuredContent":{}"#,
                 raw::quote(&refused.message),
@@ -59,6 +57,10 @@ pub(super) async fn call_tool(
         }
         Err(refusal) => return Err(refusal),
     };
+    if let Some(text) = problems(ask.app, permit, arguments.as_deref()) {
+        record.is_refused(&ask.app.metrics, "arguments");
+        return Ok(tool_result(ask, &text, true));
+    }
     let headers = mirrored(ask, permit, arguments.as_deref(), direct)?;
     let real = permit.definition().real.to_string();
     let params = members([(Member::Name, Some(quoted(&real))), (Member::Arguments, arguments)]);

@@ -1,28 +1,33 @@
-//! What a session is told: base, supplements, how tools are called, and last the manifest, so that all before it stays the
+//! What a session is told: base, supplements, what servers say, how tools are called, and last the manifest, so that all before it stays the
 //! same bytes from turn to turn and a prompt cache holds.
 //!
 //! Composed whenever it is sent, and kept nowhere: what was set before tools were registered or a policy narrowed needs no
 //! change. Whatever block of tools stands in the texts that people wrote is taken out, so that there is exactly one.
 
+use rollcall_shared::limits;
+use rollcall_shared::mcp::raw;
 use rollcall_shared::model::Instructions;
 use url::Url;
 
 use super::manifest::BLOCK;
 use super::text::is_hidden;
+use crate::registry::Place;
+use crate::registry::naming::SEPARATOR;
+use crate::view::Sight;
 
 /// What people write where they want the tools to stand.
 const PLACEHOLDERS: [&str; 2] = ["{{available_tools}}", "{available_tools}"];
 
-/// The whole text.
-pub fn compose(written: &Instructions, public_url: &Url, manifest: &str) -> String {
-    join(parts(written).chain([usage(public_url), manifest.trim_end().to_owned()]))
+/// The whole text. `of_servers` is what [`of_servers`] gives.
+pub fn compose(written: &Instructions, of_servers: &[String], public_url: &Url, manifest: &str) -> String {
+    join(parts(written, of_servers).chain([usage(public_url), manifest.trim_end().to_owned()]))
 }
 
 /// For a client that is told once and keeps it: no names, which would be wrong soon.
-pub fn compose_once(written: &Instructions, public_url: &Url) -> String {
+pub fn compose_once(written: &Instructions, of_servers: &[String], public_url: &Url) -> String {
     let once =
         "The tools of this session are what tools/list says at the moment; tools/list is authoritative.".to_owned();
-    join(parts(written).chain([usage(public_url), once]))
+    join(parts(written, of_servers).chain([usage(public_url), once]))
 }
 
 /// The base alone: for a sub-agent, which has tools of its own.
@@ -30,8 +35,26 @@ pub fn base(written: &Instructions) -> String {
     join([own_words(&written.base)].into_iter())
 }
 
-fn parts(written: &Instructions) -> impl Iterator<Item = String> {
-    std::iter::once(&written.base).chain(&written.supplements).map(|text| own_words(text))
+/// What the servers say of themselves that a session may use, where the operator lets them, in the order of their aliases:
+/// each in a paragraph that says whose words they are, and how its tools are called here.
+pub fn of_servers(sight: &Sight) -> Vec<String> {
+    let mut out = Vec::new();
+    for (tools, _, listed) in sight.registry.servers().filter(|(_, server, _)| server.passes_instructions) {
+        let Some(said) = listed.listing.about.instructions.as_ref().filter(|_| sight.reaches(tools)) else { continue };
+        let said = own_words(&raw::string(said).unwrap_or_default());
+        let Some(alias) = sight.registry.alias(Place { segment: tools, local: 0 }).filter(|_| !said.is_empty()) else {
+            continue;
+        };
+        let said: String = said.chars().take(limits::SERVER_INSTRUCTIONS_CHARS).collect();
+        out.push(format!("The server {alias} says, of tools whose whole names begin with {alias}{SEPARATOR}:\n{said}"));
+    }
+    out.sort();
+    out
+}
+
+fn parts<'t>(written: &'t Instructions, of_servers: &'t [String]) -> impl Iterator<Item = String> + 't {
+    let own = std::iter::once(&written.base).chain(&written.supplements).map(|text| own_words(text));
+    own.chain(of_servers.iter().cloned())
 }
 
 fn join(parts: impl Iterator<Item = String>) -> String {
@@ -150,11 +173,11 @@ mod tests {
             supplements: vec!["One.".into(), "<available_tools/>".into(), "Two.".into()],
         };
         let block = |inside: &str| format!("<available_tools>\n{inside}\n</available_tools>\n");
-        let (a, b) = (compose(&written, &url, &block("a")), compose(&written, &url, &block("b")));
+        let (a, b) = (compose(&written, &[], &url, &block("a")), compose(&written, &[], &url, &block("b")));
         let prefix = a.strip_suffix(&block("a")).unwrap_or_default();
         assert!(prefix.starts_with("Base.\n\nOne.\n\nTwo.\n\nTools are called"), "{prefix}");
         assert_eq!(b, format!("{prefix}{}", block("b")));
-        assert!(!compose_once(&written, &url).contains(BLOCK));
+        assert!(!compose_once(&written, &[], &url).contains(BLOCK));
         assert_eq!(base(&written), "Base.\n");
         assert_eq!(base(&Instructions::default()), "");
     }

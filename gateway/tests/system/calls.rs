@@ -324,3 +324,42 @@ async fn a_very_large_list_has_pages_and_a_cursor_of_another_view_is_refused() {
     assert_eq!(stale["error"]["code"], -32602);
     system.stop().await;
 }
+
+/// Only where the tenant asks, and before anything is sent: over MCP, through `tool_call`, and over HTTP.
+#[tokio::test]
+async fn arguments_of_servers_tools_are_checked_where_the_tenant_asks() {
+    over_both(async |link| {
+        let upstream = Upstream::start(Speaks::Modern, &[]).await.expect("an upstream");
+        let strict = json!({"type": "object", "required": ["id"], "properties": {"id": {"type": "string", "pattern": "^[a-z]+$"}}});
+        let tool = |name: &str, schema: &Value| json!({"name": name, "inputSchema": schema});
+        let odd = json!({"type": "object", "properties": {"id": {"type": "string", "pattern": "(?=a)b"}}});
+        let far = json!({"type": "object", "properties": {"id": {"$ref": "https://h.example/x.json"}}});
+        upstream.set_tools(vec![tool("t", &strict), tool("odd", &odd), tool("far", &far)]);
+        let server = format!("servers: [{{id: s, url: \"{}\"}}], default_policy: {{bridge_tools: [tool_call]}}", upstream.url());
+        let tenants = format!("{{acme: {{{server}, arguments: check}}, lax: {{{server}}}}}");
+        let system = setup(&tenants).link(link).start().await;
+        let agent = system.agent("acme", "s");
+        let problem = "The arguments do not fit s__t, and nothing was called:\n/id: 7 is not of type \"string\"";
+        let called = agent.call("s__t", json!({"id": 7})).await;
+        assert_eq!((called["result"]["isError"] == true, text_of(&called).as_str()), (true, problem), "{called}");
+        let through = agent.call("tool_call", json!({"name": "s__t", "arguments": {"id": 7}})).await;
+        assert_eq!((through["result"]["isError"] == true, text_of(&through).as_str()), (true, problem), "{through}");
+        let posted = agent.client.post("/tools/s__t", &json!({"id": 7})).await.expect("an answer");
+        assert_eq!((posted.status.as_u16(), &posted.json()["message"]), (422, &json!(problem)));
+        let empty = agent.text("s__t", json!({})).await;
+        assert!(empty.contains("\"id\" is a required property"), "{empty}");
+        assert_eq!(upstream.calls().len(), 0, "nothing was sent");
+        let line = r#"rollcall_refusals_total{reason="arguments",surface="mcp"} 3"#;
+        let metrics = system.metrics().await;
+        assert!(metrics.contains(line), "{metrics}");
+        // What fits is sent, and a schema that cannot be checked in linear time, or leads elsewhere, checks nothing.
+        for (name, arguments) in [("s__t", json!({"id": "abc"})), ("s__odd", json!({"id": "b"})), ("s__far", json!({"id": 1}))] {
+            assert_eq!(agent.call(name, arguments).await["result"]["isError"], Value::Null, "{name}");
+        }
+        let lax = system.agent("lax", "s").call("s__t", json!({"id": 7})).await;
+        assert_eq!(lax["result"]["isError"], Value::Null, "{lax}");
+        assert_eq!(upstream.calls().len(), 4);
+        system.stop().await;
+    })
+    .await;
+}

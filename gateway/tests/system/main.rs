@@ -18,6 +18,7 @@ mod bridge;
 mod bridges;
 mod calls;
 mod catalogs;
+mod cli;
 mod harness;
 mod http;
 mod identity;

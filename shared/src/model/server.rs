@@ -65,6 +65,10 @@ pub struct Server {
     /// Whether `readOnlyHint` of this server counts: annotations come from upstream.
     #[serde(default)]
     pub trust_annotations: bool,
+    /// Whether its own `instructions` are part of what a session that may use it is told: text from upstream, which agents
+    /// act on.
+    #[serde(default)]
+    pub passes_instructions: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_timeout_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,6 +122,10 @@ impl Server {
         let requires = read_scopes(&mut fields, problems);
         let trust_annotations =
             fields.optional("trust_annotations").and_then(|(n, p)| n.boolean(&p, problems)).unwrap_or(false);
+        let passes_instructions = fields
+            .optional("instructions")
+            .and_then(|(n, p)| n.choice(&p, problems, &[("ignore", false), ("pass", true)]))
+            .unwrap_or(false);
         fields.finish();
         Some(Self {
             id: written?,
@@ -129,6 +137,7 @@ impl Server {
             group,
             requires,
             trust_annotations,
+            passes_instructions,
             call_timeout_ms,
             idle_timeout_ms,
             catalog_age_ms,

@@ -19,6 +19,9 @@ pub struct Settings {
     pub hide_denied: bool,
     /// `server_name` in `get_api_spec` is refused instead of ignored.
     pub reject_server_name: bool,
+    /// Arguments of servers' tools are checked against the schema that the server gave, before anything is sent.
+    #[serde(default)]
+    pub check_arguments: bool,
     #[serde(default)]
     pub defer_above: Option<usize>,
     /// Each request asks the store whether anything changed before it: a revocation that was answered is in effect.
@@ -35,6 +38,7 @@ impl Default for Settings {
             name_budget: limits::NAME_CHARS,
             hide_denied: false,
             reject_server_name: false,
+            check_arguments: false,
             defer_above: None,
             strict: false,
             default_policy: None,
@@ -65,6 +69,10 @@ impl Settings {
             reject_server_name: fields
                 .optional("server_name")
                 .and_then(|(n, p)| n.choice(&p, problems, &[("ignore", false), ("reject", true)]))
+                .unwrap_or(false),
+            check_arguments: fields
+                .optional("arguments")
+                .and_then(|(n, p)| n.choice(&p, problems, &[("pass", false), ("check", true)]))
                 .unwrap_or(false),
             defer_above: fields
                 .optional("defer_above")

@@ -4,7 +4,6 @@
 
 mod place;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -14,7 +13,7 @@ use rollcall_shared::digest::Digest;
 use rollcall_shared::limits;
 use rollcall_shared::mcp::raw;
 use rollcall_shared::model::{HttpCall, PlatformTool};
-use rollcall_shared::schema::Schema;
+use rollcall_shared::schema::misfit;
 use rollcall_shared::tenants::Owner;
 use rollcall_shared::wire::{Failure, Final, Member, Reason};
 
@@ -22,21 +21,6 @@ use super::accept::Accepted;
 use crate::credentials;
 use crate::upstream::net::{ReadError, read_capped, send_failure};
 use crate::worker::Shared;
-
-/// Compiled schemas, by their text.
-pub(crate) struct Schemas(moka::sync::Cache<Digest, Arc<Result<Schema, String>>>);
-
-impl Default for Schemas {
-    fn default() -> Self {
-        Self(moka::sync::Cache::new(limits::SCHEMAS_AT_HAND))
-    }
-}
-
-impl Schemas {
-    fn of(&self, text: &str) -> Arc<Result<Schema, String>> {
-        self.0.get_with(Digest::of(text.as_bytes()), || Arc::new(Schema::compile(text)))
-    }
-}
 
 pub(crate) async fn call(shared: &Shared, call: &Accepted, tool: &PlatformTool, owner: Owner) -> Final {
     let given = call.params.get(Member::Arguments).cloned().unwrap_or_else(|| Bytes::from_static(b"{}"));
@@ -53,10 +37,9 @@ pub(crate) async fn call(shared: &Shared, call: &Accepted, tool: &PlatformTool, 
 }
 
 fn check(shared: &Shared, tool: &PlatformTool, arguments: &str) -> Result<(), String> {
-    match &*shared.schemas.of(&tool.input_schema) {
-        Ok(schema) => schema.check(arguments).map_err(|problems| {
-            format!("The arguments do not fit {}, and nothing was called:\n{}", tool.name, problems.join("\n"))
-        }),
+    let schema = shared.schemas.of(Digest::of(tool.input_schema.as_bytes()), || &tool.input_schema);
+    match &*schema {
+        Ok(schema) => schema.check(arguments).map_err(|problems| misfit(tool.name.as_str(), &problems)),
         // It was valid when it was written; a reader that is older than its writer does not hold calls up.
         Err(error) => {
             tracing::error!(tool = %tool.name, error, "a schema cannot be compiled; its arguments are not checked");
