@@ -8,6 +8,7 @@ use rollcall_shared::clock::unix_s;
 use serde_json::{Value, json};
 
 /// One ES256 key with its public part.
+#[derive(Clone)]
 pub struct Issuer {
     pub name: String,
     pub audience: String,

@@ -5,11 +5,14 @@ mod matrix;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use rollcall_loadtest::hop::Hop;
+use rollcall_loadtest::upstream::fast::{self, Fast, Shape};
 use rollcall_loadtest::upstream::{Reply, Speaks, Upstream, tool};
-use rollcall_loadtest::{capacity, conformance, recall};
+use rollcall_loadtest::{capacity, compare, conformance, recall};
 use serde_json::json;
 
 /// Upstreams to test and load Rollcall with.
@@ -37,7 +40,25 @@ enum Command {
         /// Bytes of text in a result.
         #[arg(long, default_value_t = 64)]
         result_bytes: usize,
+        /// Every so manieth call is answered with an error.
+        #[arg(long, default_value_t = 0)]
+        errors_every: u64,
+        /// The fast one: both eras at once, answers made beforehand. The query of a request's URL can say otherwise for
+        /// that request, as in `/mcp?tools=2000&result_bytes=65536`.
+        #[arg(long)]
+        fast: bool,
     },
+    /// A bare hyper hop, which forwards bytes and does nothing else: the floor under every gateway.
+    Hop {
+        #[arg(long, default_value = "127.0.0.1:0")]
+        listen: SocketAddr,
+        /// `http://host:port` to forward to.
+        #[arg(long)]
+        to: url::Url,
+    },
+    /// The same work straight, over bare hops, through Rollcall and through other gateways, as one table. Build it for
+    /// release.
+    Compare(compare::Options),
     /// Real clients against real servers, through Rollcall or direct, as a table of what works.
     Matrix(matrix::Options),
     /// Runs the official conformance suite: the fixture and Rollcall as servers, and Rollcall as a client.
@@ -54,9 +75,15 @@ enum Command {
 #[tokio::main]
 async fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Upstream { listen, legacy, tools, latency_ms, result_bytes } => {
-            let speaks = if legacy { Speaks::Legacy } else { Speaks::Modern };
-            upstream(listen, speaks, tools, latency_ms, result_bytes).await
+        Command::Upstream { listen, legacy, tools, latency_ms, result_bytes, errors_every, fast } => {
+            let latency = Duration::from_millis(latency_ms);
+            let shape = Shape { tools: tools as usize, result_bytes, latency, errors_every, legacy };
+            if fast { fast_upstream(listen, shape).await } else { upstream(listen, &shape).await }
+        }
+        Command::Hop { listen, to } => bare_hop(listen, &to).await,
+        Command::Compare(options) => {
+            let say = |line: &str| drop(writeln!(std::io::stdout(), "{line}"));
+            exit_code(compare::run(&options, say).await)
         }
         Command::Conformance(options) => conformance::run(&options).await,
         Command::DriveClient(options) => conformance::drive(&options).await,
@@ -84,22 +111,55 @@ fn exit_code(outcome: Result<bool, String>) -> ExitCode {
     }
 }
 
-async fn upstream(listen: SocketAddr, speaks: Speaks, tools: u32, latency_ms: u64, result_bytes: usize) -> ExitCode {
-    let upstream = match Upstream::start_at(listen, speaks, &[]).await {
-        Ok(upstream) => upstream,
-        Err(error) => {
-            writeln!(std::io::stderr(), "rollcall-loadtest: {listen}: {error}").ok();
-            return ExitCode::from(69);
-        }
-    };
-    upstream.set_tools((0..tools).map(|n| tool(&format!("tool_{n:04}"))).collect());
-    let result = json!({"content": [{"type": "text", "text": "x".repeat(result_bytes)}]}).to_string();
-    upstream.answers(move |_| match latency_ms {
-        0 => Reply::Result(result.clone()),
-        ms => Reply::After(Duration::from_millis(ms), Box::new(Reply::Result(result.clone()))),
-    });
-    writeln!(std::io::stdout(), "{}", upstream.url()).ok();
-    // Until the terminal or the parent ends it.
+/// Says where it is, and waits until the terminal or the parent ends it.
+async fn stay(url: &str) -> ExitCode {
+    writeln!(std::io::stdout(), "{url}").ok();
     tokio::signal::ctrl_c().await.ok();
     ExitCode::SUCCESS
+}
+
+fn unavailable(listen: SocketAddr, error: &std::io::Error) -> ExitCode {
+    writeln!(std::io::stderr(), "rollcall-loadtest: {listen}: {error}").ok();
+    ExitCode::from(69)
+}
+
+async fn fast_upstream(listen: SocketAddr, shape: Shape) -> ExitCode {
+    match Fast::start(listen, shape).await {
+        Ok(upstream) => stay(&upstream.url("")).await,
+        Err(error) => unavailable(listen, &error),
+    }
+}
+
+async fn bare_hop(listen: SocketAddr, to: &url::Url) -> ExitCode {
+    let Some(address) = to.socket_addrs(|| None).ok().and_then(|found| found.first().copied()) else {
+        writeln!(std::io::stderr(), "rollcall-loadtest: {to} has no address").ok();
+        return ExitCode::from(64);
+    };
+    match Hop::start(listen, address).await {
+        Ok(hop) => stay(&format!("http://{}", hop.address)).await,
+        Err(error) => unavailable(listen, &error),
+    }
+}
+
+async fn upstream(listen: SocketAddr, shape: &Shape) -> ExitCode {
+    let speaks = if shape.legacy { Speaks::Legacy } else { Speaks::Modern };
+    let upstream = match Upstream::start_at(listen, speaks, &[]).await {
+        Ok(upstream) => upstream,
+        Err(error) => return unavailable(listen, &error),
+    };
+    upstream.set_tools((0..shape.tools).map(|n| tool(&fast::tool_name(n))).collect());
+    let result = json!({"content": [{"type": "text", "text": "x".repeat(shape.result_bytes)}]}).to_string();
+    let (latency, errors_every, calls) = (shape.latency, shape.errors_every, AtomicU64::new(0));
+    upstream.answers(move |_| {
+        let number = calls.fetch_add(1, Ordering::Relaxed) + 1;
+        let reply = match errors_every {
+            0 => Reply::Result(result.clone()),
+            every if number.is_multiple_of(every) => {
+                Reply::Error(r#"{"code":-32603,"message":"an error, as was asked for"}"#.to_owned())
+            }
+            _ => Reply::Result(result.clone()),
+        };
+        if latency.is_zero() { reply } else { Reply::After(latency, Box::new(reply)) }
+    });
+    stay(&upstream.url()).await
 }

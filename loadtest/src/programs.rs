@@ -101,6 +101,10 @@ impl Running {
         tokio::time::timeout(START, found).await.map_err(|_| failed("a program says nothing"))?
     }
 
+    pub fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// Asks it to end, so that it can end its own children, and waits for that.
     pub async fn end(mut self) {
         let id = self.child.id().and_then(|id| rustix::process::Pid::from_raw(i32::try_from(id).ok()?));

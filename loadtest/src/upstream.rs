@@ -4,6 +4,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "reading a member that is not there gives null")]
 
+pub mod fast;
 mod serve;
 
 use std::collections::{BTreeSet, HashMap};
