@@ -96,7 +96,10 @@ impl Running {
                     return Ok(rest.trim().to_owned());
                 }
             }
-            Err(failed(format!("a program ended before it said `{prefix}`: {}", self.log.display())))
+            let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+            let last: Vec<&str> = log.lines().rev().take(5).collect();
+            let last: Vec<&str> = last.into_iter().rev().collect();
+            Err(failed(format!("a program ended before it said `{prefix}`; its last words:\n{}", last.join("\n"))))
         };
         tokio::time::timeout(START, found).await.map_err(|_| failed("a program says nothing"))?
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use http::Method;
 use rollcall_loadtest::client::Answer;
-use rollcall_loadtest::upstream::{Speaks, Upstream, tool};
+use rollcall_loadtest::upstream::{Reply, Speaks, Upstream, tool};
 use serde_json::{Value, json};
 
 use crate::harness::{Agent, System, setup, text_of};
@@ -489,5 +489,92 @@ async fn instructions_of_servers_are_passed_on_where_the_operator_says_so() {
     assert_eq!(get(&agent, "/v1/instructions?part=base").await, "You help.\n");
     let read = system.admin(Method::GET, "tenants/acme/sessions/s/instructions", Value::Null).await.json();
     assert_eq!(read["text"], json!(text));
+    system.stop().await;
+}
+
+/// Providers cache a prompt by its bytes: one shuffled list costs every agent its cache.
+#[tokio::test]
+async fn the_same_view_has_the_same_bytes_whoever_serves_it_and_whenever() {
+    let names: Vec<String> = (0..40).map(|n| format!("tool_{}", (n * 17) % 40)).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let upstreams = [
+        Upstream::start(Speaks::Modern, &names).await.expect("an upstream"),
+        Upstream::start(Speaks::Legacy, &names).await.expect("an upstream"),
+    ];
+    // The order of members is the server's own, and no alphabet's.
+    let schema = r#"{"type":"object","required":["z","a"],"properties":{"z":{"type":"string"},"a":{"enum":[2,1]}}}"#;
+    let mut odd = tool("odd");
+    odd["inputSchema"] = serde_json::from_str(schema).expect("JSON");
+    upstreams[0].set_tools(names.iter().rev().map(|name| tool(name)).chain([odd]).collect());
+    let tenants = format!(
+        "{{acme: {{servers: [{{id: b, url: \"{}\"}}, {{id: a, url: \"{}\"}}], default_policy: {{}}}}}}",
+        upstreams[0].url(),
+        upstreams[1].url()
+    );
+    let system = setup(&tenants).start().await;
+    let texts = async |agent: &Agent| {
+        let list = agent.client.legacy("/mcp", "tools/list", json!({})).await.expect("an answer").text();
+        let mut texts = vec![list];
+        for path in ["/v1/manifest", "/v1/instructions", "/v1/tools/search?q=tool"] {
+            texts.push(get(agent, path).await);
+        }
+        texts.push(post(agent, "/v1/specs", &[], json!({"tool_names": ["b__odd", "a__tool_3"]})).await.text());
+        texts
+    };
+    let here = system.agent("acme", "s");
+    let first = texts(&here).await;
+    assert_eq!(here.names().await.len(), 82);
+    let mut sorted = here.names().await;
+    sorted.sort();
+    assert_eq!(here.names().await, sorted);
+    let elsewhere = system.agent_elsewhere("acme", "s").await;
+    for _ in 0..5 {
+        assert_eq!(texts(&here).await, first, "the same node");
+        assert_eq!(texts(&elsewhere).await, first, "another node");
+    }
+    system.stop().await;
+}
+
+/// What operators call a server among themselves is no agent's to read; what they read names it.
+#[tokio::test]
+async fn an_alias_is_all_that_agents_learn_of_a_server() {
+    let upstream = Upstream::start(Speaks::Modern, &["find", "drop"]).await.expect("an upstream");
+    let tenants = format!(
+        "{{acme: {{servers: [{{id: prod-eu-jira-legacy, alias: jira, url: \"{}\"}}], default_policy: {{deny: [jira__drop]}}}}}}",
+        upstream.url()
+    );
+    let system = setup(&tenants).start().await;
+    let agent = system.agent("acme", "s");
+    assert!(agent.names().await.contains(&"jira__find".to_owned()));
+    let mut texts = Vec::new();
+    for method in ["tools/list", "initialize"] {
+        let params = if method == "initialize" {
+            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}})
+        } else {
+            json!({})
+        };
+        texts.push(agent.client.legacy("/mcp", method, params).await.expect("an answer").text());
+    }
+    for path in ["/v1/manifest", "/v1/instructions", "/v1/tools/search?q=find"] {
+        texts.push(get(&agent, path).await);
+    }
+    upstream.answers(|_| Reply::Raw(500, "text/plain", String::new()));
+    let failed = agent.text("jira__find", json!({})).await;
+    assert!(failed.contains("jira") && failed.contains("(unreachable)"), "the alias and the cause: {failed}");
+    texts.push(failed);
+    for (name, arguments) in [
+        ("jira__drop", json!({})),
+        ("nothing", json!({})),
+        ("get_api_spec", json!({"tool_names": ["jira__find"]})),
+        ("get_api_spec", json!({"tool_names": ["find_it"]})),
+    ] {
+        texts.push(agent.call(name, arguments).await.to_string());
+    }
+    for text in &texts {
+        assert!(!text.contains("prod-eu"), "{text}");
+    }
+    let metrics = system.metrics().await;
+    let counted = r#"rollcall_upstream_failures_total{reason="unreachable",server="prod-eu-jira-legacy"} 1"#;
+    assert!(metrics.contains(counted), "{metrics}");
     system.stop().await;
 }

@@ -259,7 +259,7 @@ async fn standalone(
     let config = json!({
         "public_url": format!("http://{listen}"),
         "listen": listen,
-        "store": "memory",
+        "store": "memory:",
         "issuers": [{
             "issuer": issuer.name, "audience": issuer.audience, "jwks_file": keys,
             "tenant_claim": "tenant", "tenants": ["*"],
