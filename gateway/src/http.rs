@@ -105,7 +105,7 @@ fn connected(
         tracing::debug!(%error, "no TCP_NODELAY");
     }
     let (builder, handler, counting) = (builder.clone(), handler.clone(), tasks.clone());
-    tasks.spawn_visit("connection", async move {
+    tasks.serve("connection", stream, move |stream| async move {
         let _permit = permit;
         let seen = Arc::new(Seen::default());
         let (sees, tasks) = (seen.clone(), counting.clone());

@@ -27,7 +27,7 @@ pub struct Node {
 
 impl Node {
     /// Starts to serve. Waits for the store as long as it takes: meanwhile the node is alive and not ready.
-    pub async fn start(mut config: Config) -> Result<Self, StartError> {
+    pub async fn start(mut config: Config, tasks: Tasks) -> Result<Self, StartError> {
         let Store::Redis { settings, lease } = &config.store else {
             return Err(StartError::Configuration(
                 "`store`: a gateway shares it with its workers: redis://HOST:PORT".into(),
@@ -45,7 +45,7 @@ impl Node {
             }
             None => None,
         };
-        let (tasks, metrics) = (Tasks::new(), Arc::new(Metrics::new().map_err(StartError::Metrics)?));
+        let metrics = Arc::new(Metrics::new().map_err(StartError::Metrics)?);
         let store = RedisStore::open_with_lease((**settings).clone(), *lease, &tasks)?;
         let sockets = Sockets::bind(&config, &metrics, &tasks).await?;
         store.connected(limits::STORE_RECONNECT_LONGEST).await.ok();

@@ -35,8 +35,12 @@ pub struct Standalone {
 
 impl Standalone {
     /// Starts to serve. Servers connect on first use, or through `connect`.
-    pub async fn start(mut config: Config, environment: Environment, link: Link) -> Result<Self, StartError> {
-        let tasks = Tasks::new();
+    pub async fn start(
+        mut config: Config,
+        environment: Environment,
+        link: Link,
+        tasks: Tasks,
+    ) -> Result<Self, StartError> {
         let metrics = Arc::new(Metrics::new().map_err(StartError::Metrics)?);
         let sockets = Sockets::bind(&config, &metrics, &tasks).await?;
         let documents = open_store(&config.store, &tasks).await?;

@@ -37,6 +37,11 @@ macro_rules! id {
             pub fn as_str(&self) -> &str {
                 &self.0
             }
+
+            /// The text, shared with this id.
+            pub fn shared(&self) -> Arc<str> {
+                self.0.clone()
+            }
         }
 
         /// For look-ups in maps; hash and order are those of the text.

@@ -8,6 +8,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod cores;
 pub mod digest;
 pub mod document;
 pub mod ids;

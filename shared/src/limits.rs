@@ -228,8 +228,34 @@ pub const UPDATES_QUEUE: usize = 256;
 /// How long the first list of a tenant waits for servers that never listed anything.
 pub const FIRST_LISTING_WAIT: Duration = Duration::from_secs(5);
 
+/// How often a thread that serves connections looks at its timers at the least: shorter than what calls wait for.
+pub const CORE_TICK: Duration = Duration::from_millis(50);
+
+/// How long a connection to an upstream waits for its next request: less than servers usually keep theirs (60 s and more).
+pub const SOCKET_IDLE: Duration = Duration::from_secs(50);
+
+/// Connections to one upstream that are kept while nothing is sent on them.
+pub const SOCKETS_IDLE: usize = 64;
+
+/// What is read of an upstream's socket at once.
+pub const UPSTREAM_READ_BYTES: usize = 256 << 10;
+
+/// All headers of an upstream's answer over HTTP/2.
+pub const UPSTREAM_HEAD_BYTES: u32 = 64 << 10;
+
+/// Bytes that one HTTP/2 stream of an upstream may be ahead of its reader, and all of a connection: one that nobody reads
+/// must not stop the others.
+pub const H2_UPSTREAM_STREAM_WINDOW: u32 = 256 << 10;
+pub const H2_UPSTREAM_WINDOW: u32 = 16 << 20;
+
 /// Audit lines waiting to be written; beyond it they are dropped and counted, never awaited.
 pub const AUDIT_QUEUE: usize = 8_192;
+
+/// How long an audit line may wait for others to be written with it; what a process that is killed may lose of them.
+pub const AUDIT_BATCH: Duration = Duration::from_millis(20);
+
+/// Audit lines are written in pieces of about this size.
+pub const AUDIT_WRITE_BYTES: usize = 64 << 10;
 /// Change log entries of a partition that the embedded stores keep for readers that lag.
 pub const CHANGE_LOG: usize = 4_096;
 /// The pause before changes that could not be read are asked for again, and the longest wait of a write for its own.

@@ -11,9 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tokio::net::TcpStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+use crate::cores::Cores;
 
 /// The signals by which a process is asked to end: SIGTERM and SIGINT.
 pub struct Signals {
@@ -44,11 +47,17 @@ pub struct Tasks {
     closing: CancellationToken,
     stop: CancellationToken,
     panics: Arc<AtomicU64>,
+    cores: Cores,
 }
 
 impl Tasks {
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// With threads that connections are spread over.
+    pub fn over(cores: Cores) -> Self {
+        Self { cores, ..Self::default() }
     }
 
     /// Runs `work` until it ends; at drain it is waited for, not aborted.
@@ -65,6 +74,29 @@ impl Tasks {
         F: Future<Output = ()> + Send + 'static,
     {
         self.visits.spawn(guarded(name, self.panics.clone(), work));
+    }
+
+    /// Serves a connection as a visit, on one of the threads that there are for it.
+    pub fn serve<S, F>(&self, name: &'static str, stream: TcpStream, serve: S)
+    where
+        S: FnOnce(TcpStream) -> F + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let Some(place) = self.cores.place() else { return self.spawn_visit(name, serve(stream)) };
+        // A socket belongs to the runtime that waits for it.
+        let stream = match stream.into_std() {
+            Ok(stream) => stream,
+            Err(error) => return tracing::warn!(%error, "a connection could not be handed over"),
+        };
+        let handle = place.handle.clone();
+        let work = async move {
+            let _place = place;
+            match TcpStream::from_std(stream) {
+                Ok(stream) => serve(stream).await,
+                Err(error) => tracing::warn!(%error, "a connection could not be handed over"),
+            }
+        };
+        self.visits.spawn_on(guarded(name, self.panics.clone(), work), &handle);
     }
 
     /// Runs `work` until it ends or the program stops, whichever comes first.

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use rollcall_shared::config::{Config, Environment};
-use rollcall_shared::task::Signals;
+use rollcall_shared::cores::Cores;
+use rollcall_shared::task::{Signals, Tasks};
 use rollcall_shared::telemetry;
 use rollcall_worker::node::{Node, StartError};
 
@@ -47,7 +48,11 @@ async fn run(cli: Cli) -> ExitCode {
         Err(error) => return fail(USAGE, &error.to_string()),
     };
     let Ok(mut signals) = Signals::new() else { return fail(UNAVAILABLE, "signals cannot be received") };
-    let node = match Node::start(config, environment).await {
+    let tasks = match Cores::start() {
+        Ok(cores) => Tasks::over(cores),
+        Err(error) => return fail(UNAVAILABLE, &format!("no threads: {error}")),
+    };
+    let node = match Node::start(config, environment, tasks).await {
         Ok(node) => node,
         Err(error @ StartError::Configuration(_)) => return fail(USAGE, &error.to_string()),
         Err(error) => return fail(UNAVAILABLE, &error.to_string()),

@@ -47,7 +47,7 @@ fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> StartError {
 
 impl Node {
     /// Starts to serve. The store may come later: meanwhile the worker is alive, not ready, and in nobody's view.
-    pub async fn start(mut config: Config, environment: Environment) -> Result<Self, StartError> {
+    pub async fn start(mut config: Config, environment: Environment, tasks: Tasks) -> Result<Self, StartError> {
         let wrong = StartError::Configuration;
         let Store::Redis { settings, lease } = &config.store else {
             return Err(wrong("`store`: a worker shares it with gateways: redis://HOST:PORT"));
@@ -59,7 +59,7 @@ impl Node {
             Some(tls) => Some(WireTls::read(&tls.ca_file, &tls.cert_file, &tls.key_file).map_err(io("`worker.tls`"))?),
             None => None,
         };
-        let (tasks, metrics) = (Tasks::new(), Arc::new(Metrics::new().map_err(StartError::Metrics)?));
+        let metrics = Arc::new(Metrics::new().map_err(StartError::Metrics)?);
         let listener = TcpListener::bind(here.listen).await.map_err(io(format!("worker.listen {}", here.listen)))?;
         let address = listener.local_addr().map_err(io("worker.listen"))?;
         let health = match config.ops {

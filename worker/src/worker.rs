@@ -61,7 +61,7 @@ impl Worker {
     /// Fails only where the machine has no root certificates to verify upstreams with.
     pub fn new(settings: WorkerSettings) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
-            clients: Clients::new(settings.networks)?,
+            clients: Clients::new(settings.networks, &settings.tasks)?,
             tenants: settings.tenants,
             environment: settings.environment,
             pool: Pool::default(),

@@ -90,7 +90,7 @@ pub(crate) async fn serve(app: &Arc<App>, address: &Address, request: Request<In
         Target::OfServer { server, tool } => {
             recording.record().is_call(tool);
             recording.record().server =
-                Some(server.chars().take(rollcall_shared::limits::NEAREST_NAME_BYTES).collect());
+                Some(server.chars().take(rollcall_shared::limits::NEAREST_NAME_BYTES).collect::<String>().into());
         }
         Target::Specs | Target::Manifest | Target::Instructions | Target::Search => {
             recording.record().is_by(request.method());

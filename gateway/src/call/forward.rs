@@ -78,8 +78,8 @@ pub(crate) fn forward(
         call = parked;
         route = Route::Run(run);
     }
-    record.name = Some(definition.visible.to_string());
-    record.server = permit.server().map(|s| s.id.to_string());
+    record.name = Some(definition.visible.clone());
+    record.server = permit.server().map(|s| s.id.shared());
     let span = tracing::info_span!(target: "rollcall", "call", otel.kind = "server", tool = &*definition.visible);
     set_parent(&span, &record.trace);
     if let Some(trace) = trace_of(&span) {

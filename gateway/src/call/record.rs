@@ -1,15 +1,17 @@
 //! The record of a request: what is known of it so far, written once at its end.
 //!
 //! One line for each decision: who, which name, verdict, reason, duration, trace id; never arguments or results. Lines go
-//! through a bounded queue that counts what it drops: an audit that stalls must not stall calls.
+//! through a bounded queue that counts what it drops: an audit that stalls must not stall calls. They are written in
+//! batches, by a thread of their own: to wake somebody for each line costs more than to authorize the call.
 
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use rollcall_shared::limits;
+use rollcall_shared::mcp::raw;
 use rollcall_shared::task::Tasks;
-use rollcall_shared::telemetry::{AUDIT, Metrics, label};
+use rollcall_shared::telemetry::{AUDIT, Metrics, label, timestamp, write_audit};
 use rollcall_shared::wire::TraceContext;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::decode::Decoded;
@@ -20,14 +22,11 @@ use crate::identity::Principal;
 pub(crate) struct Record {
     pub(super) surface: &'static str,
     pub(super) started: Instant,
-    pub(super) method: String,
+    pub(super) method: MethodName,
     /// The resolved visible name, or what was asked for, cut.
-    pub(crate) name: Option<String>,
-    pub(crate) server: Option<String>,
-    pub(super) tenant: Option<String>,
-    pub(super) issuer: Option<String>,
-    pub(super) session: Option<String>,
-    pub(super) subject: Option<String>,
+    pub(crate) name: Option<Box<str>>,
+    pub(crate) server: Option<Arc<str>>,
+    pub(super) principal: Option<Arc<Principal>>,
     pub(crate) verdict: &'static str,
     pub(crate) reason: &'static str,
     pub(crate) trace: TraceContext,
@@ -35,18 +34,71 @@ pub(crate) struct Record {
     pub(crate) handed_on: bool,
 }
 
+/// What is no known method is no label of its own.
+#[derive(Debug, Clone)]
+pub(super) enum MethodName {
+    Known(&'static str),
+    Other(Box<str>),
+}
+
+impl MethodName {
+    const KNOWN: [&str; 23] = [
+        "tools/call",
+        "tools/list",
+        "GET",
+        "POST",
+        "DELETE",
+        "prompts/get",
+        "prompts/list",
+        "resources/read",
+        "resources/list",
+        "resources/templates/list",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "completion/complete",
+        "logging/setLevel",
+        "subscriptions/listen",
+        "tasks/get",
+        "tasks/update",
+        "tasks/cancel",
+        "server/discover",
+        "initialize",
+        "ping",
+        "notifications/initialized",
+        "response",
+    ];
+
+    fn of(method: &str) -> Self {
+        match Self::KNOWN.into_iter().find(|known| *known == method) {
+            Some(known) => Self::Known(known),
+            None => Self::Other(method.chars().take(limits::LOGGED_CHARS).collect()),
+        }
+    }
+
+    fn as_str(&self) -> &str {
+        match self {
+            MethodName::Known(name) => name,
+            MethodName::Other(name) => name,
+        }
+    }
+
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            MethodName::Known(name) => name,
+            MethodName::Other(_) => "other",
+        }
+    }
+}
+
 impl Record {
     pub(crate) fn open(surface: &'static str) -> Self {
         Self {
             surface,
             started: Instant::now(),
-            method: String::new(),
+            method: MethodName::Known(""),
             name: None,
             server: None,
-            tenant: None,
-            issuer: None,
-            session: None,
-            subject: None,
+            principal: None,
             verdict: "allowed",
             reason: "",
             trace: TraceContext::fresh(),
@@ -54,15 +106,12 @@ impl Record {
         }
     }
 
-    pub(crate) fn is_of(&mut self, principal: &Principal) {
-        self.tenant = Some(principal.tenant.to_string());
-        self.issuer = Some(principal.issuer.to_string());
-        self.session = Some(principal.session.to_string());
-        self.subject = Some(principal.subject.clone()).filter(|s| !s.is_empty());
+    pub(crate) fn is_of(&mut self, principal: &Arc<Principal>) {
+        self.principal = Some(principal.clone());
     }
 
     pub(crate) fn asks(&mut self, message: &Decoded<'_>) {
-        self.method = message.method().chars().take(limits::LOGGED_CHARS).collect();
+        self.method = MethodName::of(message.method());
         if let Some(trace) = message.meta().and_then(|meta| meta.trace) {
             self.trace = trace;
         }
@@ -70,43 +119,18 @@ impl Record {
 
     /// For requests of the legacy eras that carry no message.
     pub(crate) fn is_by(&mut self, method: &http::Method) {
-        method.as_str().clone_into(&mut self.method);
+        self.method = MethodName::of(method.as_str());
     }
 
     /// For surfaces whose address is the method.
     pub(crate) fn is_call(&mut self, name: &str) {
-        "tools/call".clone_into(&mut self.method);
-        self.name = Some(name.chars().take(limits::NEAREST_NAME_BYTES).collect());
+        self.method = MethodName::of("tools/call");
+        self.is_for(name);
     }
 
-    /// What is no known method is no label of its own.
-    pub(super) fn method_label(&self) -> &'static str {
-        const KNOWN: [&str; 23] = [
-            "GET",
-            "POST",
-            "DELETE",
-            "tools/call",
-            "tools/list",
-            "prompts/get",
-            "prompts/list",
-            "resources/read",
-            "resources/list",
-            "resources/templates/list",
-            "resources/subscribe",
-            "resources/unsubscribe",
-            "completion/complete",
-            "logging/setLevel",
-            "subscriptions/listen",
-            "tasks/get",
-            "tasks/update",
-            "tasks/cancel",
-            "server/discover",
-            "initialize",
-            "ping",
-            "notifications/initialized",
-            "response",
-        ];
-        KNOWN.into_iter().find(|known| *known == self.method).unwrap_or("other")
+    /// What is asked for, by a name that nobody has checked.
+    pub(crate) fn is_for(&mut self, name: &str) {
+        self.name = Some(name.chars().take(limits::NEAREST_NAME_BYTES).collect());
     }
 
     /// Refused, and told to the model in a result.
@@ -121,71 +145,171 @@ impl Record {
         self.handed_on = true;
         Record {
             method: self.method.clone(),
-            name: self.name.clone(),
-            server: self.server.clone(),
-            tenant: self.tenant.clone(),
-            issuer: self.issuer.clone(),
-            session: self.session.clone(),
-            subject: self.subject.clone(),
+            name: self.name.take(),
+            server: self.server.take(),
+            principal: self.principal.take(),
             handed_on: false,
             ..*self
         }
     }
+
+}
+
+/// A record at its end.
+struct Line {
+    record: Record,
+    at: SystemTime,
+    took_us: u128,
+}
+
+impl Line {
+    /// Adds this line, as JSON.
+    fn write(&self, text: &mut String) {
+        let Self { record, at, took_us } = self;
+        text.push_str(&format!(
+            r#"{{"timestamp":"{}","level":"INFO","message":"decided","duration_us":{took_us}"#,
+            timestamp(*at)
+        ));
+        let mut member = |name: &str, value: &str| {
+            text.push_str(",\"");
+            text.push_str(name);
+            text.push_str("\":");
+            raw::quote_into(text, value);
+        };
+        member("surface", record.surface);
+        member("method", record.method.as_str());
+        if let Some(principal) = &record.principal {
+            member("tenant", principal.tenant.as_str());
+            member("issuer", principal.issuer.as_str());
+            member("session", principal.session.as_str());
+            if !principal.subject.is_empty() {
+                member("subject", &principal.subject);
+            }
+        }
+        if let Some(name) = &record.name {
+            member("name", name);
+        }
+        if let Some(server) = &record.server {
+            member("server", server);
+        }
+        member("verdict", record.verdict);
+        member("reason", record.reason);
+        member("trace", &record.trace.trace_id());
+        member("target", AUDIT);
+        text.push_str("}\n");
+    }
+}
+
+/// What waits to be written.
+#[derive(Default)]
+struct Waiting {
+    lines: Vec<Line>,
+    over: bool,
 }
 
 /// The queue of audit lines.
 #[derive(Clone)]
 pub(crate) struct Audit {
-    queue: mpsc::Sender<Record>,
+    queue: Arc<Queue>,
     metrics: Arc<Metrics>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    told: Condvar,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what comes, until it is over and nothing waits. What was decided is on record, also at the end.
+    fn write_until_over(&self) {
+        let (mut lines, mut text) = (Vec::new(), String::new());
+        loop {
+            let empty = |waiting: &mut Waiting| waiting.lines.is_empty() && !waiting.over;
+            let waiting = self.told.wait_while(self.lock(), empty).unwrap_or_else(PoisonError::into_inner);
+            // Whoever comes in the next moment is written with them, and wakes nobody.
+            let waiting = self.told.wait_timeout_while(waiting, limits::AUDIT_BATCH, |waiting| !waiting.over);
+            let (mut waiting, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+            std::mem::swap(&mut lines, &mut waiting.lines);
+            let over = waiting.over && lines.is_empty();
+            drop(waiting);
+            if over {
+                return;
+            }
+            for line in lines.drain(..) {
+                line.write(&mut text);
+                if text.len() > limits::AUDIT_WRITE_BYTES {
+                    write_audit(&text);
+                    text.clear();
+                }
+            }
+            write_audit(&text);
+            text.clear();
+        }
+    }
 }
 
 impl Audit {
     /// Starts the writer.
     pub(crate) fn start(metrics: Arc<Metrics>, tasks: &Tasks) -> Self {
-        let (queue, mut lines) = mpsc::channel::<Record>(limits::AUDIT_QUEUE);
-        let stop = tasks.stopping().clone();
+        let queue = Arc::new(Queue::default());
+        let (written, stop) = (queue.clone(), tasks.stopping().clone());
         tasks.spawn("audit", async move {
-            loop {
-                tokio::select! {
-                    biased;
-                    record = lines.recv() => match record {
-                        Some(record) => write(&record),
-                        None => return,
-                    },
-                    () = stop.cancelled() => break,
-                }
-            }
-            // What was decided is on record, also at the end.
-            while let Ok(record) = lines.try_recv() {
-                write(&record);
-            }
+            let writer = written.clone();
+            let writing = tokio::task::spawn_blocking(move || writer.write_until_over());
+            stop.cancelled().await;
+            written.lock().over = true;
+            written.told.notify_all();
+            writing.await.ok();
         });
         Self { queue, metrics }
     }
 
     pub(super) fn put(&self, record: Record) {
-        if self.queue.try_send(record).is_err() {
+        let line = Line { took_us: record.started.elapsed().as_micros(), at: SystemTime::now(), record };
+        let mut waiting = self.queue.lock();
+        if waiting.lines.len() >= limits::AUDIT_QUEUE {
+            drop(waiting);
             self.metrics.audit_dropped.add(1, &[]);
+            return;
+        }
+        waiting.lines.push(line);
+        let first = waiting.lines.len() == 1;
+        drop(waiting);
+        if first {
+            self.queue.told.notify_one();
         }
     }
 }
 
-fn write(record: &Record) {
-    tracing::info!(
-        target: AUDIT,
-        surface = record.surface,
-        method = record.method,
-        tenant = record.tenant,
-        issuer = record.issuer,
-        session = record.session,
-        subject = record.subject,
-        name = record.name,
-        server = record.server,
-        verdict = record.verdict,
-        reason = record.reason,
-        duration_us = u64::try_from(record.started.elapsed().as_micros()).unwrap_or(u64::MAX),
-        trace = record.trace.trace_id(),
-        "decided"
-    );
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_json_whatever_it_holds() {
+        let mut record = Record::open("mcp");
+        record.is_of(&Arc::new(Principal::for_tests("acme", "s")));
+        record.is_call("a\"\\\n\u{7f}é\u{0}");
+        record.server = Some("s".into());
+        let mut line = String::new();
+        Line { record, at: SystemTime::UNIX_EPOCH, took_us: 7 }.write(&mut line);
+        let read: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        for (name, value) in [
+            ("timestamp", "1970-01-01T00:00:00Z"),
+            ("tenant", "acme"),
+            ("session", "s"),
+            ("name", "a\"\\\n\u{7f}é\u{0}"),
+            ("server", "s"),
+            ("verdict", "allowed"),
+            ("target", "rollcall::audit"),
+        ] {
+            assert_eq!(read[name], value, "{line}");
+        }
+        assert!(line.lines().count() == 1 && line.ends_with('\n') && read["duration_us"] == 7 && read.get("subject").is_none(), "{line}");
+    }
 }

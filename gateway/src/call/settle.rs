@@ -106,9 +106,9 @@ pub(crate) fn settle(mut recording: Recording, answer: &mut Response<Body>) {
 
 fn write(app: &App, record: Record) {
     let labels =
-        [label("surface", record.surface), label("method", record.method_label()), label("outcome", record.verdict)];
+        [label("surface", record.surface), label("method", record.method.label()), label("outcome", record.verdict)];
     app.metrics.requests.add(1, &labels);
-    if record.method_label() == "tools/call" {
+    if record.method.label() == "tools/call" {
         let outcome: [KeyValue; 1] = [label("outcome", record.verdict)];
         app.metrics.call_seconds.record(record.started.elapsed().as_secs_f64(), &outcome);
     }

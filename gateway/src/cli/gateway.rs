@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use rollcall_shared::config::{Config, Store};
+use rollcall_shared::cores::Cores;
 use rollcall_shared::store::redis::RedisStore;
 use rollcall_shared::task::{Signals, Tasks};
 use rollcall_shared::telemetry;
@@ -23,8 +24,12 @@ pub(super) async fn run(path: &Path) -> ExitCode {
         Err(error) => return fail(USAGE, &error.to_string()),
     };
     let Ok(mut signals) = Signals::new() else { return fail(UNAVAILABLE, "signals cannot be received") };
+    let tasks = match Cores::start() {
+        Ok(cores) => Tasks::over(cores),
+        Err(error) => return fail(UNAVAILABLE, &format!("no threads: {error}")),
+    };
     let node = tokio::select! {
-        started = Node::start(config) => match started {
+        started = Node::start(config, tasks) => match started {
             Ok(node) => node,
             Err(error @ StartError::Configuration(_)) => return fail(USAGE, &error.to_string()),
             Err(error) => return fail(UNAVAILABLE, &error.to_string()),

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use rollcall_shared::config::{Config, Environment};
+use rollcall_shared::cores::Cores;
+use rollcall_shared::task::Tasks;
 use rollcall_shared::telemetry::{self, Traces};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
@@ -37,7 +39,11 @@ pub(super) async fn run(path: Option<&Path>, with_public: bool) -> ExitCode {
         Ok(token) => token,
         Err(what) => return fail(UNAVAILABLE, &what),
     };
-    let standalone = match Standalone::start(config, Environment::of_process(), Link::Direct).await {
+    let tasks = match Cores::start() {
+        Ok(cores) => Tasks::over(cores),
+        Err(error) => return fail(UNAVAILABLE, &format!("no threads: {error}")),
+    };
+    let standalone = match Standalone::start(config, Environment::of_process(), Link::Direct, tasks).await {
         Ok(standalone) => standalone,
         Err(error) => {
             return fail(UNAVAILABLE, &format!("{error}; another address can be set: ROLLCALL__LISTEN=127.0.0.1:PORT"));

@@ -7,7 +7,6 @@ use rollcall_shared::ids::{IssuerId, SessionId, TenantId};
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::manual_non_exhaustive, reason = "even this crate makes one in `identity` alone")]
 pub struct Principal {
     pub tenant: TenantId,
     pub issuer: IssuerId,
@@ -17,7 +16,7 @@ pub struct Principal {
     pub scopes: BTreeSet<String>,
     /// Seconds since 1970.
     pub expires_at: u64,
-    _made_by_identity: (),
+    digest: String,
 }
 
 impl Principal {
@@ -29,7 +28,9 @@ impl Principal {
         scopes: BTreeSet<String>,
         expires_at: u64,
     ) -> Self {
-        Self { tenant, issuer, session, subject, scopes, expires_at, _made_by_identity: () }
+        let parts = [tenant.as_str(), issuer.as_str(), session.as_str()];
+        let digest = Digest::of_parts(parts.map(str::as_bytes)).hex(32);
+        Self { tenant, issuer, session, subject, scopes, expires_at, digest }
     }
 
     #[cfg(test)]
@@ -47,8 +48,7 @@ impl Principal {
 
     /// A digest of the session that names nobody.
     pub fn session_digest(&self) -> String {
-        let parts = [self.tenant.as_str(), self.issuer.as_str(), self.session.as_str()];
-        Digest::of_parts(parts.map(str::as_bytes)).hex(32)
+        self.digest.clone()
     }
 }
 

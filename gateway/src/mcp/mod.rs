@@ -102,7 +102,7 @@ pub(crate) async fn answer(
             ));
         }
     };
-    record.server.clone_from(&endpoint.server);
+    record.server = endpoint.server.as_deref().map(Into::into);
     let session = session.as_ref();
     let ask = Ask { app, endpoint, principal, sight, message, headers, body, session, id, params };
     match (message.era, method) {

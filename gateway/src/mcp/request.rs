@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use http::Response;
-use rollcall_shared::limits;
 use rollcall_shared::mcp::era::Era;
 use rollcall_shared::mcp::raw;
 use rollcall_shared::wire::{CallId, Member, Method, Params};
@@ -28,8 +27,7 @@ pub(super) async fn call_tool(
     record: &mut Record,
 ) -> Result<Response<Body>, Refusal> {
     let (mut name, mut arguments) = (ask.required("name")?, ask.object("arguments")?);
-    let named = |name: &str| Some(name.chars().take(limits::NEAREST_NAME_BYTES).collect());
-    record.name = named(&name);
+    record.is_for(&name);
     // What is meant by `tool_call` goes the way of a direct call from here on.
     let mut direct = true;
     while ask.endpoint.server.is_none() && ask.sight.view.bridge_tools().any(|own| own == name) {
@@ -38,7 +36,7 @@ pub(super) async fn call_tool(
             Own::Text { text, is_error } => return Ok(tool_result(ask, &text, is_error)),
             Own::Call { name: inner, arguments: of_inner } => {
                 (name, arguments, direct) = (inner, of_inner, false);
-                record.name = named(&name);
+                record.is_for(&name);
             }
             Own::Prompt { .. } | Own::Resource { .. } => return Err(Refusal::Internal),
         }

@@ -159,7 +159,7 @@ pub(super) async fn resume(
         Some(ended) => end = std::future::ready(ended).boxed(),
         None => {}
     }
-    record.name = Some(inside.visible.clone());
+    record.name = Some(inside.visible.as_str().into());
     let facts = Facts {
         app: app.clone(),
         principal: principal.clone(),

@@ -8,6 +8,8 @@ use rollcall_gateway::standalone::{Link, Standalone};
 use rollcall_loadtest::client::{Answer, Client};
 use rollcall_loadtest::issuer::Issuer;
 use rollcall_shared::config::{Config, Environment};
+use rollcall_shared::cores::Cores;
+use rollcall_shared::task::Tasks;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -110,7 +112,9 @@ impl Setup {
         let environment = Environment::from_pairs(pairs);
         let mut config = Config::read(&yaml, &environment).unwrap_or_else(|problems| panic!("{yaml}\n{problems:#?}"));
         config.import_apis(self.folder.path()).unwrap_or_else(|problems| panic!("{problems:#?}"));
-        let standalone = Standalone::start(config, environment.clone(), self.link).await.expect("a system");
+        let tasks = Tasks::over(Cores::start().expect("threads"));
+        let started = Standalone::start(config, environment.clone(), self.link, tasks).await;
+        let standalone = started.expect("a system");
         System { standalone: Some(standalone), yaml, environment, issuer: self.issuer, folder: self.folder }
     }
 }

@@ -107,7 +107,20 @@ pub fn string_of(json: &str) -> Option<String> {
 
 /// A text as a JSON string, quotes included.
 pub fn quote(text: &str) -> String {
-    serde_json::to_string(text).unwrap_or_else(|_| "\"\"".to_owned())
+    let mut json = String::with_capacity(text.len() + 2);
+    quote_into(&mut json, text);
+    json
+}
+
+/// The same, at the end of what there is.
+pub fn quote_into(json: &mut String, text: &str) {
+    if text.bytes().all(|b| b >= 0x20 && b != b'"' && b != b'\\') {
+        json.push('"');
+        json.push_str(text);
+        json.push('"');
+    } else {
+        json.push_str(&serde_json::to_string(text).unwrap_or_else(|_| "\"\"".to_owned()));
+    }
 }
 
 /// The same JSON without a raw CR or LF, which are only white space between tokens there.

@@ -6,7 +6,13 @@
 mod metrics;
 mod traces;
 
-use tracing_subscriber::filter::{LevelFilter, Targets};
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tracing_subscriber::filter::{FilterExt as _, LevelFilter, Targets, filter_fn};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
@@ -14,8 +20,24 @@ use tracing_subscriber::{EnvFilter, Layer as _};
 pub use metrics::{Metrics, label};
 pub use traces::{Traces, set_parent, trace_of};
 
-/// Log lines of this target are audit records; they pass whatever the filter says.
+/// The target of audit lines, which are written whatever the filter of the logs says.
 pub const AUDIT: &str = "rollcall::audit";
+
+/// Whether logs of this process go anywhere.
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// Writes whole audit lines to where the logs go: nowhere before [`start`].
+pub fn write_audit(lines: &str) {
+    if STARTED.load(Ordering::Acquire) {
+        // A closed standard error is the operator's choice; the program serves on.
+        std::io::stderr().lock().write_all(lines.as_bytes()).ok();
+    }
+}
+
+/// A moment as it stands in logs (RFC 3339).
+pub fn timestamp(at: SystemTime) -> String {
+    OffsetDateTime::from(at).format(&Rfc3339).unwrap_or_default()
+}
 
 /// What installing the subscriber can fail with.
 #[derive(Debug, thiserror::Error)]
@@ -49,23 +71,15 @@ fn install(default_level: &str, traces: Option<&Traces>) -> Result<(), Telemetry
         .with_target("hyper", LevelFilter::DEBUG)
         .with_target("hyper_util", LevelFilter::DEBUG)
         .with_target("h2", LevelFilter::INFO)
-        .with_target("rustls", LevelFilter::DEBUG)
-        .with_target(AUDIT, LevelFilter::OFF);
+        .with_target("rustls", LevelFilter::DEBUG);
     let logs = tracing_subscriber::fmt::layer()
         .json()
         .flatten_event(true)
         .with_current_span(false)
         .with_span_list(false)
         .with_writer(std::io::stderr)
-        .with_filter(filter)
-        .with_filter(safe);
-    let audit = tracing_subscriber::fmt::layer()
-        .json()
-        .flatten_event(true)
-        .with_current_span(false)
-        .with_span_list(false)
-        .with_writer(std::io::stderr)
-        .with_filter(Targets::new().with_target(AUDIT, LevelFilter::INFO));
+        // Lines carry no spans: without an exporter none is made. One filter, for of several a span passes by any.
+        .with_filter(filter.and(safe).and(filter_fn(|metadata| metadata.is_event())));
     let spans = traces.map(|traces| {
         tracing_opentelemetry::layer()
             .with_tracer(traces.tracer())
@@ -73,6 +87,7 @@ fn install(default_level: &str, traces: Option<&Traces>) -> Result<(), Telemetry
             .with_threads(false)
             .with_filter(Targets::new().with_target("rollcall", LevelFilter::INFO))
     });
-    tracing_subscriber::registry().with(logs).with(audit).with(spans).try_init()?;
+    tracing_subscriber::registry().with(logs).with(spans).try_init()?;
+    STARTED.store(true, Ordering::Release);
     Ok(())
 }

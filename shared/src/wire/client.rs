@@ -14,6 +14,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
+use tokio::runtime::{self, Handle};
 use tokio::time::Instant;
 
 use super::codec::{Frame, FrameReader, encode_envelope};
@@ -60,6 +61,8 @@ struct Open {
     number: u64,
     version: u16,
     since: Instant,
+    /// The runtime that its socket belongs to: from another one, each call would wake another thread.
+    home: runtime::Id,
 }
 
 /// An attempt that surely reached nobody.
@@ -118,8 +121,10 @@ impl WorkerClient {
 
     fn take_idle(&self) -> Option<Open> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        // The warmest first; what lay too long is closed.
-        while let Some(open) = idle.pop() {
+        let here = Handle::current().id();
+        // The warmest of this runtime first; what lay too long is closed.
+        while let Some(at) = idle.iter().rposition(|open| open.home == here) {
+            let open = idle.remove(at);
             if !open.send.is_closed() && open.send.is_ready() && open.since.elapsed() < limits::WIRE_IDLE {
                 return Some(open);
             }
@@ -158,7 +163,7 @@ impl WorkerClient {
             tracing::error!(worker = self.address, theirs = ?greeting.versions, "a worker speaks no version of ours");
             unsent("no common version")
         })?;
-        Ok(Open { send, greeting: greeting.greeting, number: 0, version, since: Instant::now() })
+        Ok(Open { send, greeting: greeting.greeting, number: 0, version, since: Instant::now(), home: Handle::current().id() })
     }
 
     async fn handshake<S>(&self, stream: S) -> Result<SendRequest<Full<Bytes>>, Unsent>

@@ -59,7 +59,7 @@ impl LinkServer {
             };
             let Ok(permit) = room.clone().try_acquire_owned() else { continue };
             let server = self.clone();
-            self.tasks.spawn_visit("link", async move {
+            self.tasks.serve("link", stream, move |stream| async move {
                 server.connection(stream).await;
                 drop(permit);
             });
@@ -143,10 +143,20 @@ impl LinkServer {
             tracing::warn!(sent_at = envelope.head.sent_at, "an envelope of another time is refused");
             return refuse(StatusCode::UNAUTHORIZED);
         }
-        let (interim, news) = Interim::channel();
-        let work = self.link.send(super::Route::Here, envelope, interim);
-        // The call lives inside the body: when the gateway closes the connection, hyper drops the body and so cancels it.
-        let frames = futures_util::stream::unfold(Answering::Running(work, news), Answering::next);
+        let (interim, mut news) = Interim::channel();
+        // The call lives in this future and then inside the body: when the gateway closes the connection, hyper drops
+        // either, and so cancels it.
+        let mut work = self.link.send(super::Route::Here, envelope, interim);
+        let answering = tokio::select! {
+            biased;
+            // Most calls end without news: their answer is one write of a known length.
+            end = &mut work => match news.is_empty() {
+                true => return Ok(Response::new(Full::new(Frame::Final(end).encode()).boxed_unsync())),
+                false => Answering::Ended(end, news),
+            },
+            Some(message) = news.recv() => Answering::Told(message, work, news),
+        };
+        let frames = futures_util::stream::unfold(answering, Answering::next);
         Ok(Response::new(StreamBody::new(frames).boxed_unsync()))
     }
 }
@@ -155,6 +165,7 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// An answer on its way: what was reported before the end is sent before the end.
 enum Answering {
+    Told(News, BoxFuture<'static, Final>, mpsc::Receiver<News>),
     Running(BoxFuture<'static, Final>, mpsc::Receiver<News>),
     Ended(Final, mpsc::Receiver<News>),
     Sent,
@@ -163,6 +174,9 @@ enum Answering {
 impl Answering {
     async fn next(self) -> Option<(Result<http_body::Frame<Bytes>, Infallible>, Self)> {
         match self {
+            Answering::Told(message, work, news) => {
+                Some((data(Frame::News(message)), Answering::Running(work, news)))
+            }
             Answering::Running(mut work, mut news) => tokio::select! {
                 biased;
                 end = &mut work => Some(Self::last(end, news)),

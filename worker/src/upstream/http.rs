@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use http_body_util::Full;
 use rollcall_shared::digest::unguessable;
 use rollcall_shared::limits;
@@ -26,7 +26,8 @@ pub(super) use self::answer::to_final;
 use super::bulletin::Bulletin;
 use super::handshake::{self, Peer, Probed};
 use super::message;
-use super::net::{HttpClient, read_capped, send_failure};
+use super::client::HttpClient;
+use super::net::{read_capped, send_failure};
 use super::{Broken, Deaf, Hear, Outgoing};
 use crate::credentials;
 use crate::worker::Shared;
@@ -39,7 +40,7 @@ pub(crate) struct HttpConnection {
 
 struct Inner {
     client: HttpClient,
-    url: String,
+    url: Uri,
     headers: HeaderMap,
     peer: Peer,
     /// The legacy session, if the server keeps one.
@@ -86,7 +87,7 @@ impl HttpConnection {
         };
         let mut inner = Arc::new(Inner {
             client: shared.clients.of(server.owner).clone(),
-            url: url.to_string(),
+            url: url.as_str().parse().map_err(|_| Failure::unsent(Reason::NotConfigured, "the URL is no URI"))?,
             headers: configured_headers(shared, server)?,
             peer: Peer::unknown(),
             session: None,
@@ -298,7 +299,7 @@ impl Inner {
         let bad = |e: http::Error| Failure::unsent(Reason::BadAnswer, e.to_string());
         let mut request = Request::builder()
             .method(method)
-            .uri(&self.url)
+            .uri(self.url.clone())
             .header(http::header::ACCEPT, "application/json, text/event-stream")
             .header(http::header::CONTENT_TYPE, "application/json");
         if !self.peer.version.is_empty() {

@@ -5,6 +5,7 @@ pub(crate) mod handshake;
 pub(crate) mod http;
 pub(crate) mod lines;
 pub(crate) mod message;
+pub(crate) mod client;
 pub(crate) mod net;
 pub(crate) mod pool;
 pub(crate) mod stdio;

@@ -13,22 +13,22 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Uri;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::{Body as _, Incoming};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Body as _;
+use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::{GaiResolver, Name};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use ipnet::IpNet;
 use rollcall_shared::limits;
+use rollcall_shared::task::Tasks;
 use rollcall_shared::tenants::Owner;
 use rollcall_shared::wire::{Failure, Reason};
 use tower_service::Service;
 
+use super::client::{Arriving, HttpClient, SendError};
+
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Allow = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
-pub(crate) type HttpClient = Client<HttpsConnector<Guarded>, Full<Bytes>>;
 
 /// One client for URLs of the operator's file, one for URLs that were written over the admin API.
 pub(crate) struct Clients {
@@ -37,9 +37,9 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    pub(crate) fn new(networks: Vec<IpNet>) -> io::Result<Self> {
+    pub(crate) fn new(networks: Vec<IpNet>, tasks: &Tasks) -> io::Result<Self> {
         let allow: Allow = Arc::new(move |ip| is_public(ip) || networks.iter().any(|net| net.contains(&ip)));
-        Ok(Self { file: client(Arc::new(|_| true))?, store: client(allow)? })
+        Ok(Self { file: client(Arc::new(|_| true), tasks.clone())?, store: client(allow, tasks.clone())? })
     }
 
     pub(crate) fn of(&self, owner: Owner) -> &HttpClient {
@@ -48,9 +48,15 @@ impl Clients {
             Owner::Store => &self.store,
         }
     }
+
+    /// Closes what was idle for long.
+    pub(crate) fn sweep(&self) {
+        self.file.sweep();
+        self.store.sweep();
+    }
 }
 
-fn client(allow: Allow) -> io::Result<HttpClient> {
+fn client(allow: Allow, tasks: Tasks) -> io::Result<HttpClient> {
     let mut http =
         HttpConnector::new_with_resolver(GuardedResolver { inner: GaiResolver::new(), allow: allow.clone() });
     http.enforce_http(false);
@@ -62,18 +68,7 @@ fn client(allow: Allow) -> io::Result<HttpClient> {
         .https_or_http()
         .enable_all_versions()
         .wrap_connector(Guarded { inner: http, allow });
-    Ok(Client::builder(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(Duration::from_secs(50))
-        .pool_max_idle_per_host(64)
-        // Sends again only what was never handed to a connection, so it cannot make a call run twice.
-        .retry_canceled_requests(true)
-        .http1_max_buf_size(256 << 10)
-        .http2_initial_stream_window_size(256 << 10)
-        .http2_initial_connection_window_size(16 << 20)
-        .http2_max_header_list_size(64 << 10)
-        .build(https))
+    Ok(HttpClient::new(https, tasks))
 }
 
 fn denied(ip: IpAddr) -> io::Error {
@@ -180,7 +175,7 @@ pub(crate) enum ReadError {
 }
 
 /// Reads a whole body of at most `limit` bytes.
-pub(crate) async fn read_capped(body: Incoming, limit: usize) -> Result<Bytes, ReadError> {
+pub(crate) async fn read_capped(body: Arriving, limit: usize) -> Result<Bytes, ReadError> {
     if body.size_hint().lower() > limit as u64 {
         return Err(ReadError::TooLarge);
     }
@@ -192,26 +187,25 @@ pub(crate) async fn read_capped(body: Incoming, limit: usize) -> Result<Bytes, R
 }
 
 /// What a failed request means: whether anything may have been sent, and why.
-pub(crate) fn send_failure(error: &hyper_util::client::legacy::Error) -> Failure {
+pub(crate) fn send_failure(error: &SendError) -> Failure {
     let mut chain = Vec::new();
     let mut forbidden = false;
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    let mut canceled = false;
     while let Some(cause) = source {
         chain.push(cause.to_string());
         forbidden |= cause.downcast_ref::<io::Error>().is_some_and(|e| {
             e.kind() == io::ErrorKind::PermissionDenied && e.to_string().contains("may not be reached")
         });
-        canceled |= cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled);
         source = cause.source();
     }
     let detail = chain.join(": ");
     if forbidden {
         Failure::unsent(Reason::AddressForbidden, detail)
-    } else if error.is_connect() || canceled {
-        Failure::unsent(Reason::Unreachable, detail)
     } else {
-        Failure::sent(Reason::ConnectionLost, detail)
+        match error {
+            SendError::Connect(_) | SendError::Unsent(_) => Failure::unsent(Reason::Unreachable, detail),
+            SendError::Lost(_) => Failure::sent(Reason::ConnectionLost, detail),
+        }
     }
 }
 

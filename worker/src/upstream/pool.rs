@@ -319,6 +319,7 @@ impl Pool {
         loop {
             tokio::time::sleep(SWEEP).await;
             shared.conversations.sweep();
+            shared.clients.sweep();
             self.openings.sweep();
             if self.modern_alone.len() > limits::SERVERS_PER_TENANT {
                 self.modern_alone.clear(); // found out again by whoever needs it

@@ -7,7 +7,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use rollcall_shared::limits;
 use rollcall_shared::mcp::era::Era;
 use rollcall_shared::mcp::jsonrpc::{self, Message, Outcome};
@@ -15,6 +14,7 @@ use rollcall_shared::mcp::{headers, sse};
 use rollcall_shared::wire::{Failure, Final, Reason};
 
 use super::{Inner, ReplyTo};
+use crate::upstream::client::Arriving;
 use crate::upstream::net::{ReadError, read_capped};
 use crate::upstream::{self, Broken, Hear, Question};
 
@@ -27,7 +27,7 @@ impl Inner {
         self: &Arc<Self>,
         id: &str,
         method: &str,
-        response: Response<Incoming>,
+        response: Response<Arriving>,
         hear: &dyn Hear,
     ) -> Result<Final, Broken> {
         let status = response.status();
@@ -132,7 +132,7 @@ impl Inner {
 
     /// The answer on a stream. A legacy stream that ends before it, and that can be resumed, is resumed where the server
     /// says and when (specification 2025-11-25, basic/transports, section Resumability).
-    async fn read_answer_stream(self: &Arc<Self>, id: &str, body: Incoming, hear: &dyn Hear) -> Result<Final, Broken> {
+    async fn read_answer_stream(self: &Arc<Self>, id: &str, body: Arriving, hear: &dyn Hear) -> Result<Final, Broken> {
         let mut ended = match self.read_stream(id, body, hear).await? {
             Streamed::Answer(end) => return Ok(end),
             Streamed::Ended(ended) => ended,
@@ -174,7 +174,7 @@ impl Inner {
     pub(super) async fn read_stream(
         self: &Arc<Self>,
         id: &str,
-        mut body: Incoming,
+        mut body: Arriving,
         hear: &dyn Hear,
     ) -> Result<Streamed, Broken> {
         let failed = |reason, detail: String| Broken::Failed(Failure::sent(reason, detail));
