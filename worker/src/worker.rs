@@ -108,6 +108,7 @@ impl Worker {
     pub async fn close(&self) {
         self.shared.conversations.close();
         self.shared.pool.close_all(&self.shared).await;
+        self.shared.clients.close();
         self.shared.left.cancel();
         self.shared.ownership.leave().await;
     }

@@ -12,6 +12,7 @@ use rollcall_shared::mcp::raw;
 use rollcall_shared::task::Tasks;
 use rollcall_shared::telemetry::{AUDIT, Metrics, label, timestamp, write_audit};
 use rollcall_shared::wire::TraceContext;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::decode::Decoded;
@@ -152,7 +153,6 @@ impl Record {
             ..*self
         }
     }
-
 }
 
 /// A record at its end.
@@ -257,14 +257,21 @@ impl Audit {
     /// Starts the writer.
     pub(crate) fn start(metrics: Arc<Metrics>, tasks: &Tasks) -> Self {
         let queue = Arc::new(Queue::default());
-        let (written, stop) = (queue.clone(), tasks.stopping().clone());
+        let (writer, stop) = (queue.clone(), tasks.stopping().clone());
+        let (ends, ended) = oneshot::channel::<()>();
+        let started = std::thread::Builder::new().name("audit".to_owned()).spawn(move || {
+            writer.write_until_over();
+            drop(ends);
+        });
+        if let Err(error) = started {
+            tracing::error!(%error, "no thread for the audit: its lines are dropped and counted");
+        }
+        let told = queue.clone();
         tasks.spawn("audit", async move {
-            let writer = written.clone();
-            let writing = tokio::task::spawn_blocking(move || writer.write_until_over());
             stop.cancelled().await;
-            written.lock().over = true;
-            written.told.notify_all();
-            writing.await.ok();
+            told.lock().over = true;
+            told.told.notify_all();
+            ended.await.ok();
         });
         Self { queue, metrics }
     }
@@ -310,6 +317,12 @@ mod tests {
         ] {
             assert_eq!(read[name], value, "{line}");
         }
-        assert!(line.lines().count() == 1 && line.ends_with('\n') && read["duration_us"] == 7 && read.get("subject").is_none(), "{line}");
+        assert!(
+            line.lines().count() == 1
+                && line.ends_with('\n')
+                && read["duration_us"] == 7
+                && read.get("subject").is_none(),
+            "{line}"
+        );
     }
 }

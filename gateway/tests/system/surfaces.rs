@@ -511,7 +511,7 @@ async fn the_same_view_has_the_same_bytes_whoever_serves_it_and_whenever() {
         upstreams[0].url(),
         upstreams[1].url()
     );
-    let system = setup(&tenants).start().await;
+    let system = setup(&tenants).more("public_url: https://mcp.example.com").start().await;
     let texts = async |agent: &Agent| {
         let list = agent.client.legacy("/mcp", "tools/list", json!({})).await.expect("an answer").text();
         let mut texts = vec![list];

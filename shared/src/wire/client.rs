@@ -163,7 +163,14 @@ impl WorkerClient {
             tracing::error!(worker = self.address, theirs = ?greeting.versions, "a worker speaks no version of ours");
             unsent("no common version")
         })?;
-        Ok(Open { send, greeting: greeting.greeting, number: 0, version, since: Instant::now(), home: Handle::current().id() })
+        Ok(Open {
+            send,
+            greeting: greeting.greeting,
+            number: 0,
+            version,
+            since: Instant::now(),
+            home: Handle::current().id(),
+        })
     }
 
     async fn handshake<S>(&self, stream: S) -> Result<SendRequest<Full<Bytes>>, Unsent>

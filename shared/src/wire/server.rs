@@ -174,9 +174,7 @@ enum Answering {
 impl Answering {
     async fn next(self) -> Option<(Result<http_body::Frame<Bytes>, Infallible>, Self)> {
         match self {
-            Answering::Told(message, work, news) => {
-                Some((data(Frame::News(message)), Answering::Running(work, news)))
-            }
+            Answering::Told(message, work, news) => Some((data(Frame::News(message)), Answering::Running(work, news))),
             Answering::Running(mut work, mut news) => tokio::select! {
                 biased;
                 end = &mut work => Some(Self::last(end, news)),

@@ -6,6 +6,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -38,6 +39,7 @@ pub(crate) struct HttpClient {
 struct Shared {
     connector: HttpsConnector<Guarded>,
     hosts: DashMap<(bool, Authority), Arc<Host>>,
+    closed: AtomicBool,
     tasks: Tasks,
 }
 
@@ -95,7 +97,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl HttpClient {
     pub(super) fn new(connector: HttpsConnector<Guarded>, tasks: Tasks) -> Self {
-        Self { shared: Arc::new(Shared { connector, hosts: DashMap::new(), tasks }) }
+        Self { shared: Arc::new(Shared { connector, hosts: DashMap::new(), closed: AtomicBool::new(false), tasks }) }
     }
 
     /// Sends a request to its URL. It is sent again only if it was never handed to a connection.
@@ -143,6 +145,9 @@ impl HttpClient {
     }
 
     fn host(&self, secure: bool, authority: &Authority) -> Arc<Host> {
+        if self.shared.closed.load(Ordering::Acquire) {
+            return Arc::default();
+        }
         let key = (secure, authority.clone());
         if let Some(host) = self.shared.hosts.get(&key) {
             return host.clone();
@@ -165,18 +170,21 @@ impl HttpClient {
                 .handshake(stream)
                 .await
                 .map_err(refused)?;
-            tasks.spawn_until_stop("upstream socket", async move { note(connection.await) });
+            tasks.spawn("upstream socket", async move { note(connection.await) });
             *lock(&host.all_in_one) = Some(send.clone());
             return Ok(Opened::Many(send));
         }
         let mut builder = http1::Builder::new();
-        let (send, connection) = builder
-            .max_buf_size(limits::UPSTREAM_READ_BYTES)
-            .handshake(stream)
-            .await
-            .map_err(refused)?;
-        tasks.spawn_until_stop("upstream socket", async move { note(connection.await) });
+        let (send, connection) =
+            builder.max_buf_size(limits::UPSTREAM_READ_BYTES).handshake(stream).await.map_err(refused)?;
+        tasks.spawn("upstream socket", async move { note(connection.await) });
         Ok(Opened::One(send))
+    }
+
+    /// Keeps no connection from now on: each ends with its request.
+    pub(super) fn close(&self) {
+        self.shared.closed.store(true, Ordering::Release);
+        self.shared.hosts.clear();
     }
 
     /// Closes what was idle for long.

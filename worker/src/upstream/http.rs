@@ -24,9 +24,9 @@ use tokio::sync::oneshot;
 
 pub(super) use self::answer::to_final;
 use super::bulletin::Bulletin;
+use super::client::HttpClient;
 use super::handshake::{self, Peer, Probed};
 use super::message;
-use super::client::HttpClient;
 use super::net::{read_capped, send_failure};
 use super::{Broken, Deaf, Hear, Outgoing};
 use crate::credentials;

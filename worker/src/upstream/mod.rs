@@ -1,11 +1,11 @@
 //! Upstream connections: HTTP and stdio, both eras, behind one small interface.
 
 pub(crate) mod bulletin;
+pub(crate) mod client;
 pub(crate) mod handshake;
 pub(crate) mod http;
 pub(crate) mod lines;
 pub(crate) mod message;
-pub(crate) mod client;
 pub(crate) mod net;
 pub(crate) mod pool;
 pub(crate) mod stdio;

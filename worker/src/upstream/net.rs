@@ -49,6 +49,12 @@ impl Clients {
         }
     }
 
+    /// Keeps no connection from now on: each ends with its request.
+    pub(crate) fn close(&self) {
+        self.file.close();
+        self.store.close();
+    }
+
     /// Closes what was idle for long.
     pub(crate) fn sweep(&self) {
         self.file.sweep();
