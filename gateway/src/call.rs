@@ -6,6 +6,22 @@
 //!
 //! A step that could be skipped is a type that cannot be built without it: only `authenticate` makes a `Principal`, only
 //! `resolve` makes a `Permit`, and the spec cache and `forward` take nothing but a `Permit`.
+//!
+//! What a warm `tools/call` costs in one process, in microseconds of processor time: 58, where a bare hyper hop costs 16
+//! (`rollcall-loadtest compare`: one core, one connection; shares by the samples of `perf record --call-graph dwarf`):
+//!
+//! | step | µs |
+//! |---|---|
+//! | the kernel: four reads and writes, two waits | 20 |
+//! | hyper and tokio, towards the client and towards the server | 21 |
+//! | `admit`, `budget` | 1 |
+//! | `authenticate`: the hash of a token that is remembered | 1 |
+//! | `decode` | 1.6 |
+//! | `view`, `resolve` | 1 |
+//! | `forward` | 1.3 |
+//! | the worker: accept, borrow, build the request, read the answer | 7 |
+//! | `relay`, `settle`, the record | 1.5 |
+//! | between them: boxed futures, copies of names, timers that never ring | 3 |
 
 pub(crate) mod admit;
 pub(crate) mod answer;

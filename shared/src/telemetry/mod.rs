@@ -65,21 +65,6 @@ fn install(default_level: &str, traces: Option<&Traces>) -> Result<(), Telemetry
     } else {
         EnvFilter::new(default_level)
     };
-    // A trace-level log of hyper or h2 would print headers, and with them tokens: those crates stay at debug.
-    let safe = Targets::new()
-        .with_default(LevelFilter::TRACE)
-        .with_target("hyper", LevelFilter::DEBUG)
-        .with_target("hyper_util", LevelFilter::DEBUG)
-        .with_target("h2", LevelFilter::INFO)
-        .with_target("rustls", LevelFilter::DEBUG);
-    let logs = tracing_subscriber::fmt::layer()
-        .json()
-        .flatten_event(true)
-        .with_current_span(false)
-        .with_span_list(false)
-        .with_writer(std::io::stderr)
-        // Lines carry no spans: without an exporter none is made. One filter, for of several a span passes by any.
-        .with_filter(filter.and(safe).and(filter_fn(|metadata| metadata.is_event())));
     let spans = traces.map(|traces| {
         tracing_opentelemetry::layer()
             .with_tracer(traces.tracer())
@@ -87,7 +72,48 @@ fn install(default_level: &str, traces: Option<&Traces>) -> Result<(), Telemetry
             .with_threads(false)
             .with_filter(Targets::new().with_target("rollcall", LevelFilter::INFO))
     });
-    tracing_subscriber::registry().with(logs).with(spans).try_init()?;
+    let logs = tracing_subscriber::registry().with(logs(filter));
+    match spans {
+        Some(spans) => logs.with(spans).try_init()?,
+        // Not an absent layer: with one, every span is made in case that it wants it.
+        None => logs.try_init()?,
+    }
     STARTED.store(true, Ordering::Release);
     Ok(())
+}
+
+/// Lines of JSON on standard error.
+fn logs<S>(filter: EnvFilter) -> impl tracing_subscriber::Layer<S>
+where
+    S: tracing::Subscriber + for<'s> tracing_subscriber::registry::LookupSpan<'s>,
+{
+    // A trace-level log of hyper or h2 would print headers, and with them tokens: those crates stay at debug.
+    let safe = Targets::new()
+        .with_default(LevelFilter::TRACE)
+        .with_target("hyper", LevelFilter::DEBUG)
+        .with_target("hyper_util", LevelFilter::DEBUG)
+        .with_target("h2", LevelFilter::INFO)
+        .with_target("rustls", LevelFilter::DEBUG);
+    tracing_subscriber::fmt::layer()
+        .json()
+        .flatten_event(true)
+        .with_current_span(false)
+        .with_span_list(false)
+        .with_writer(std::io::stderr)
+        // Lines carry no spans: without an exporter none is made. One filter: what one of several lets through is made.
+        .with_filter(filter.and(safe).and(filter_fn(|metadata| metadata.is_event())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_span_is_made_that_nobody_exports() {
+        let subscriber = tracing_subscriber::registry().with(logs(EnvFilter::new("info")));
+        tracing::subscriber::with_default(subscriber, || {
+            assert!(tracing::info_span!(target: "rollcall", "call").is_disabled());
+            assert!(tracing::event_enabled!(target: "rollcall", tracing::Level::INFO), "lines are written");
+        });
+    }
 }
