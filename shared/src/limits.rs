@@ -228,6 +228,9 @@ pub const UPDATES_QUEUE: usize = 256;
 /// How long the first list of a tenant waits for servers that never listed anything.
 pub const FIRST_LISTING_WAIT: Duration = Duration::from_secs(5);
 
+/// How long the body of a request that does not fit is read and thrown away, so that its client reads the refusal.
+pub const LINGER: Duration = Duration::from_secs(1);
+
 /// How often a thread that serves connections looks at its timers at the least: shorter than what calls wait for.
 pub const CORE_TICK: Duration = Duration::from_millis(50);
 

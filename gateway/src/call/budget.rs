@@ -29,7 +29,10 @@ pub(crate) async fn read(
     if hint.lower() > limit as u64 || expected > limit && hint.upper().is_some() {
         return Err(Refusal::TooLarge { limit });
     }
-    admitted.reserve(expected)?;
+    if let Err(refusal) = admitted.reserve(expected) {
+        discard(body, limit).await;
+        return Err(refusal);
+    }
     let reading = tokio::time::timeout(limits::BODY_TIMEOUT, Limited::new(body, limit).collect());
     match reading.await {
         Ok(Ok(collected)) => {
@@ -41,6 +44,13 @@ pub(crate) async fn read(
         Ok(Err(_)) => Err(Refusal::BrokenBody),
         Err(_) => Err(Refusal::Slow),
     }
+}
+
+/// Reads what nobody keeps: a connection that is closed while its client still writes loses the answer that says why.
+async fn discard(body: Incoming, limit: usize) {
+    let mut body = Limited::new(body, limit);
+    let reading = async { while let Some(Ok(_)) = body.frame().await {} };
+    tokio::time::timeout(limits::LINGER, reading).await.ok();
 }
 
 fn check_content_type(headers: &HeaderMap) -> Result<(), Refusal> {

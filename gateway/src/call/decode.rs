@@ -343,14 +343,14 @@ impl Accept {
             for range in value.to_str().unwrap_or_default().split(',') {
                 any = true;
                 let mut parts = range.split(';');
-                let kind = parts.next().unwrap_or_default().trim().to_ascii_lowercase();
+                let kind = parts.next().unwrap_or_default().trim();
+                let is = |kinds: &[&str]| kinds.iter().any(|known| kind.eq_ignore_ascii_case(known));
                 if parts.any(|p| matches!(p.trim(), "q=0" | "q=0.0" | "q=0.00" | "q=0.000")) {
                     continue;
                 }
-                out.json |= matches!(kind.as_str(), "application/json" | "application/*" | "*/*");
-                let stream = matches!(kind.as_str(), "text/event-stream" | "text/*" | "*/*");
-                out.stream_first |= kind == "text/event-stream" && !out.json;
-                out.stream |= stream;
+                out.json |= is(&["application/json", "application/*", "*/*"]);
+                out.stream_first |= is(&["text/event-stream"]) && !out.json;
+                out.stream |= is(&["text/event-stream", "text/*", "*/*"]);
             }
         }
         if any { out } else { Self { json: true, stream: true, stream_first: false } }
