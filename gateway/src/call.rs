@@ -8,7 +8,9 @@
 //! `resolve` makes a `Permit`, and the spec cache and `forward` take nothing but a `Permit`.
 //!
 //! What a warm `tools/call` costs in one process, in microseconds of processor time: 58, where a bare hyper hop costs 16
-//! (`rollcall-loadtest compare`: one core, one connection; shares by the samples of `perf record --call-graph dwarf`):
+//! (`rollcall-loadtest compare`: one core, one connection). The steps are shares of the samples of `perf record --call-graph
+//! dwarf`; a quarter of the stacks were cut short, so that a step may cost somewhat more, and the row of hyper and tokio,
+//! which is what remains, less:
 //!
 //! | step | µs |
 //! |---|---|
@@ -21,7 +23,7 @@
 //! | `forward` | 1.3 |
 //! | the worker: accept, borrow, build the request, read the answer | 7 |
 //! | `relay`, `settle`, the record | 1.5 |
-//! | between them: boxed futures, copies of names, timers that never ring | 3 |
+//! | what remains between them | 3 |
 
 pub(crate) mod admit;
 pub(crate) mod answer;

@@ -114,7 +114,7 @@ impl HttpClient {
                     None => (self.connect(&host, &whole).await?, true),
                 },
             };
-            let refused = match opened {
+            let mut refused = match opened {
                 Opened::One(mut send) => {
                     // A connection that ended meanwhile says so here.
                     if let (Err(_), false) = (send.ready().await, fresh) {
@@ -131,11 +131,14 @@ impl HttpClient {
                     request.headers_mut().remove(header::HOST);
                     match send.try_send_request(request).await {
                         Ok(answer) => return Ok(answer.map(|body| Arriving::new(body, None))),
-                        Err(refused) => refused,
+                        Err(refused) => {
+                            // It may not be closed yet, and would refuse again and again.
+                            lock(&host.all_in_one).take();
+                            refused
+                        }
                     }
                 }
             };
-            let mut refused = refused;
             match refused.take_message() {
                 Some(message) if !fresh => request = message,
                 Some(_) => return Err(SendError::Unsent(refused.into_error())),
