@@ -7,12 +7,13 @@ mod metrics;
 mod traces;
 
 use std::io::Write as _;
+use std::str::FromStr as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use tracing_subscriber::filter::{FilterExt as _, LevelFilter, Targets, filter_fn};
+use tracing_subscriber::filter::{Directive, FilterExt as _, FromEnvError, LevelFilter, Targets, filter_fn};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
@@ -43,7 +44,7 @@ pub fn timestamp(at: SystemTime) -> String {
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     #[error("RUST_LOG: {0}")]
-    Filter(#[from] tracing_subscriber::filter::FromEnvError),
+    Filter(#[from] FromEnvError),
     #[error("the OTLP exporter: {0}")]
     Exporter(String),
     #[error("a subscriber is installed already: {0}")]
@@ -65,6 +66,8 @@ fn install(default_level: &str, traces: Option<&Traces>) -> Result<(), Telemetry
     } else {
         EnvFilter::new(default_level)
     };
+    // The admin API's audit lines are events, and written whatever else is: the directive of a whole target wins.
+    let filter = filter.add_directive(Directive::from_str(&format!("{AUDIT}=info")).map_err(FromEnvError::from)?);
     let spans = traces.map(|traces| {
         tracing_opentelemetry::layer()
             .with_tracer(traces.tracer())
