@@ -66,8 +66,7 @@ fn install(default_level: &str, traces: Option<&Traces>) -> Result<(), Telemetry
     } else {
         EnvFilter::new(default_level)
     };
-    // The admin API's audit lines are events, and written whatever else is: the directive of a whole target wins.
-    let filter = filter.add_directive(Directive::from_str(&format!("{AUDIT}=info")).map_err(FromEnvError::from)?);
+    let filter = with_audit(filter)?;
     let spans = traces.map(|traces| {
         tracing_opentelemetry::layer()
             .with_tracer(traces.tracer())
@@ -83,6 +82,11 @@ fn install(default_level: &str, traces: Option<&Traces>) -> Result<(), Telemetry
     }
     STARTED.store(true, Ordering::Release);
     Ok(())
+}
+
+/// The admin API's audit lines are events, and written whatever else is: the directive of a whole target wins.
+fn with_audit(filter: EnvFilter) -> Result<EnvFilter, FromEnvError> {
+    Ok(filter.add_directive(Directive::from_str(&format!("{AUDIT}=info"))?))
 }
 
 /// Lines of JSON on standard error.
@@ -118,5 +122,17 @@ mod tests {
             assert!(tracing::info_span!(target: "rollcall", "call").is_disabled());
             assert!(tracing::event_enabled!(target: "rollcall", tracing::Level::INFO), "lines are written");
         });
+    }
+
+    #[test]
+    fn audit_lines_are_written_whatever_the_filter_says() {
+        for level in ["off", "warn", "rollcall_gateway=debug", "rollcall::audit=off"] {
+            let filter = with_audit(EnvFilter::new(level)).unwrap();
+            let subscriber = tracing_subscriber::registry().with(logs(filter));
+            tracing::subscriber::with_default(subscriber, || {
+                assert!(tracing::event_enabled!(target: AUDIT, tracing::Level::INFO), "{level}");
+                assert!(!tracing::event_enabled!(target: "rollcall_worker", tracing::Level::INFO), "{level}");
+            });
+        }
     }
 }
