@@ -1,3 +1,5 @@
+//! Descriptions of APIs as tools: what becomes of each operation, and why one is left out.
+
 use std::collections::BTreeMap;
 
 use serde_json::json;

@@ -1,3 +1,5 @@
+//! Who may act on a thing: one worker at a time, and none without its lease.
+
 #![allow(clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
 use rollcall_shared::ids::TenantId;

@@ -1,3 +1,5 @@
+//! What a query finds in a view, in which order, and what it is told where it finds nothing.
+
 #![allow(clippy::expect_used, clippy::indexing_slicing, reason = "a test ends where it fails")]
 
 use super::*;
